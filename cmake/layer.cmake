@@ -1,0 +1,47 @@
+# One function for every layer of the design: sources and tests sit side by side in src/<layer>/.
+include(GoogleTest)
+
+add_library(meshwright_flags INTERFACE)
+target_compile_options(meshwright_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion
+  -Wno-sign-conversion -Wno-float-conversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports false positives inside libstdc++ and fmt at -O3 (GCC bugs 105562, 105651).
+  target_compile_options(meshwright_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized
+    -Wno-missing-field-initializers)
+endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(meshwright_flags INTERFACE -Wno-missing-field-initializers
+    -Wno-missing-designated-field-initializers)
+endif()
+target_include_directories(meshwright_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+if(MESHWRIGHT_SANITIZE)
+  target_compile_options(meshwright_flags INTERFACE -fsanitize=${MESHWRIGHT_SANITIZE}
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(meshwright_flags INTERFACE -fsanitize=${MESHWRIGHT_SANITIZE})
+endif()
+
+# meshwright_layer(<name> DEPS <targets>...): library meshwright_<name> from src/<name>/**.cpp, and the
+# test program <name>_test from src/<name>/**_test.cpp.
+function(meshwright_layer name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  if(sources)
+    add_library(meshwright_${name} STATIC ${sources})
+    target_link_libraries(meshwright_${name} PUBLIC meshwright_flags ${ARG_DEPS})
+  else()
+    add_library(meshwright_${name} INTERFACE)
+    target_link_libraries(meshwright_${name} INTERFACE meshwright_flags ${ARG_DEPS})
+  endif()
+  if(MESHWRIGHT_TESTS AND tests)
+    find_package(GTest REQUIRED)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE meshwright_${name} GTest::gmock_main)
+    target_compile_definitions(${name}_test PRIVATE
+      MESHWRIGHT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+      MESHWRIGHT_REFERENCE_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60)
+  endif()
+endfunction()
