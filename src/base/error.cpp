@@ -26,8 +26,8 @@ Error Error::within(std::string_view place) const {
 }
 
 void fail_check(const char* file, int line, std::string_view message) {
-  throw InternalError(fmt::format("{}:{}: {} (a bug in meshwright, please report)", file, line,
-                                  message));
+  throw InternalError(
+      fmt::format("{}:{}: {} (a bug in meshwright, please report)", file, line, message));
 }
 
 }  // namespace meshwright

@@ -6,8 +6,9 @@
 
 namespace meshwright {
 
-/// The user's input is at fault. The message says the rule and the values; `where` is `file:line`, a JSON
-/// pointer, an option or an operator name; `hint` says what would work. The CLI exits with code 2.
+/// The user's input is at fault. The message says the rule and the values; `where` is `file:line`,
+/// a JSON pointer, an option or an operator name; `hint` says what would work. The CLI exits with
+/// code 2.
 class Error : public std::runtime_error {
  public:
   explicit Error(std::string message, std::string where = {}, std::string hint = {});

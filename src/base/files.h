@@ -7,12 +7,12 @@
 
 namespace meshwright {
 
-/// Reads a whole regular file. Throws Error when it is missing, a directory, or larger than `max_bytes`
-/// (checked before anything is read).
+/// Reads a whole regular file. Throws Error when it is missing, a directory, or larger than
+/// `max_bytes` (checked before anything is read).
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// Writes through a temporary file in the same directory and renames it, so that no half-written file is
-/// ever seen. Throws Error when the file exists and `overwrite` is false.
+/// Writes through a temporary file in the same directory and renames it, so that no half-written
+/// file is ever seen. Throws Error when the file exists and `overwrite` is false.
 void write_file(const std::filesystem::path& path, std::string_view content, bool overwrite);
 
 }  // namespace meshwright

@@ -18,7 +18,8 @@ std::string place(std::string_view text, std::string_view source, std::size_t of
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const auto newline = before.rfind('\n');
-  const auto column = newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
+  const auto column =
+      newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
   return fmt::format("{}:{}:{}", source, line, std::max<std::size_t>(column, 1));
 }
 
@@ -29,8 +30,10 @@ void check_depth(std::string_view text, std::string_view source) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -47,13 +50,15 @@ void check_depth(std::string_view text, std::string_view source) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view source) {
-  if (text.size() > kMaxJsonBytes) throw Error("JSON text is larger than 64 MiB", std::string(source));
+  if (text.size() > kMaxJsonBytes)
+    throw Error("JSON text is larger than 64 MiB", std::string(source));
   check_depth(text, source);
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& e) {
     std::string what = e.what();
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...": keep the end.
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...":
+    // keep the end.
     const auto colon = what.find(": ");
     if (colon != std::string::npos) what = what.substr(colon + 2);
     throw Error("not valid JSON: " + what, place(text, source, e.byte));

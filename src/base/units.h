@@ -12,11 +12,24 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(double v) : value(v) {}
   friend constexpr auto operator<=>(Quantity, Quantity) = default;
-  constexpr Quantity& operator+=(Quantity o) { value += o.value; return *this; }
-  constexpr Quantity& operator-=(Quantity o) { value -= o.value; return *this; }
-  constexpr Quantity& operator*=(double f) { value *= f; return *this; }
-  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
-  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
+  constexpr Quantity& operator+=(Quantity o) {
+    value += o.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity o) {
+    value -= o.value;
+    return *this;
+  }
+  constexpr Quantity& operator*=(double f) {
+    value *= f;
+    return *this;
+  }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) {
+    return Quantity(a.value + b.value);
+  }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) {
+    return Quantity(a.value - b.value);
+  }
   friend constexpr Quantity operator*(Quantity a, double f) { return Quantity(a.value * f); }
   friend constexpr Quantity operator*(double f, Quantity a) { return Quantity(a.value * f); }
   friend constexpr Quantity operator/(Quantity a, double f) { return Quantity(a.value / f); }
@@ -25,7 +38,7 @@ struct Quantity {
 
 using Seconds = Quantity<struct SecondsTag>;
 using Bytes = Quantity<struct BytesTag>;
-using Flops = Quantity<struct FlopsTag>;            ///< Floating-point operations (an amount, not a rate).
+using Flops = Quantity<struct FlopsTag>;  ///< Floating-point operations (an amount, not a rate).
 using BytesPerSecond = Quantity<struct BandwidthTag>;
 using FlopsPerSecond = Quantity<struct FlopRateTag>;
 
