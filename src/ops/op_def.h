@@ -1,0 +1,96 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/rule.h"
+
+namespace meshwright {
+
+/// What a definition is asked about: the attributes and the operand types, whole or one device's shard of
+/// them. `outputs` is empty while result types are being inferred.
+struct OpContext {
+  const Attrs& attrs;
+  std::span<const TensorType> inputs;
+  std::span<const TensorType> outputs;
+};
+
+/// Which efficiency curve prices an operator.
+enum class KernelClass {
+  kView,       ///< No kernel at all (reshape).
+  kMemory,     ///< Bound by memory traffic: norms, activations, copies.
+  kMatmul,     ///< Matrix units; `Work::matmul` gives the shape.
+  kAttention,  ///< Fused attention.
+};
+
+/// A batch of equal matrix products C[m,n] = A[m,k] B[k,n].
+struct MatmulShape {
+  double batch = 1, m = 0, n = 0, k = 0;
+};
+
+/// Amount of work of one operator on one device's operands, per forward and backward pass. No hardware.
+struct Work {
+  KernelClass kernel = KernelClass::kMemory;
+  MatmulShape matmul;              ///< kMatmul only (forward product).
+  Flops forward_flops;
+  Bytes forward_traffic;           ///< Device memory read and written.
+  Flops backward_input_flops;      ///< For gradients of activations (the "B" of zero-bubble schedules).
+  Flops backward_weight_flops;     ///< For gradients of parameters (the "W").
+  Bytes backward_traffic;
+  int forward_kernels = 1;         ///< Kernel launches.
+  int backward_kernels = 1;
+};
+
+/// What autograd keeps from the forward pass for the backward pass.
+struct Saved {
+  std::vector<int> inputs;         ///< Operand positions; parameters and buffers cost nothing.
+  std::vector<int> outputs;        ///< Result positions.
+  Bytes extra;                     ///< Masks, statistics, fp32 copies kept besides (for this context's shapes).
+};
+
+/// All knowledge of one operator. Empty functions mean the default derived from the rule.
+struct OpDef {
+  std::string_view kind;           ///< "linear".
+  std::string_view summary;        ///< One sentence: operands, results.
+  std::string_view aten;           ///< "aten::linear"; empty when the runtime composes it.
+  /// The factor rule as text (see parse_rule) for these operand ranks and attributes.
+  std::string (*annotation)(const OpContext&) = nullptr;
+  /// Sizes of grouped factors that operand shapes alone do not fix.
+  std::vector<FactorSize> (*factor_sizes)(const OpContext&) = nullptr;
+  std::vector<TensorType> (*infer)(const OpContext&, const Rule&) = nullptr;
+  Work (*work)(const OpContext&) = nullptr;
+  Saved (*saved)(const OpContext&) = nullptr;
+  /// Example operand types for property tests over all operators.
+  struct Example {
+    Attrs attrs;
+    std::vector<TensorType> inputs;
+  };
+  std::vector<Example> (*examples)() = nullptr;
+};
+
+/// Parses and binds the operator's rule. Throws Error (without operator name; the caller adds it).
+Rule rule_of(const OpDef& def, const OpContext& context);
+std::vector<TensorType> infer(const OpDef& def, const OpContext& context);
+/// Default: 2 * product of factor sizes for rules with a summed factor (a matmul), else traffic only.
+Work work_of(const OpDef& def, const OpContext& context);
+/// Default: every floating-point operand.
+Saved saved_of(const OpDef& def, const OpContext& context);
+
+/// Traffic of reading all inputs and writing all outputs once.
+Bytes operand_traffic(const OpContext& context);
+/// Work of a memory-bound operator: `flops_per_element` of the first result; backward costs
+/// `backward_ratio` times the forward traffic.
+Work memory_work(const OpContext& context, double flops_per_element = 1, double backward_ratio = 1.5);
+/// Work of C[m,n] = A[m,k] B[k,n] repeated `batch` times; the backward pass is two products of equal size, of
+/// which the one for B counts as weight gradient when `b_is_parameter`.
+Work matmul_work(const OpContext& context, MatmulShape shape, bool b_is_parameter);
+
+/// Every operator, one line each, in ops/table.cpp.
+std::span<const OpDef* const> all_ops();
+/// Throws Error naming near spellings.
+const OpDef& find_op(std::string_view kind);
+
+}  // namespace meshwright
