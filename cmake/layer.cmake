@@ -20,8 +20,8 @@ if(MESHWRIGHT_SANITIZE)
   target_link_options(meshwright_flags INTERFACE -fsanitize=${MESHWRIGHT_SANITIZE})
 endif()
 
-# meshwright_layer(<name> DEPS <targets>...): library meshwright_<name> from src/<name>/**.cpp, and the
-# test program <name>_test from src/<name>/**_test.cpp.
+# meshwright_layer(<name> DEPS <targets>...): library meshwright_<name> from src/<name>/**.cpp, and
+# the test program <name>_test from src/<name>/**_test.cpp (GoogleTest, gmock and RapidCheck at hand).
 function(meshwright_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
@@ -37,11 +37,13 @@ function(meshwright_layer name)
   endif()
   if(MESHWRIGHT_TESTS AND tests)
     find_package(GTest REQUIRED)
+    find_package(rapidcheck REQUIRED)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE meshwright_${name} GTest::gmock_main)
+    target_link_libraries(${name}_test PRIVATE meshwright_${name} GTest::gmock_main
+      rapidcheck)
     target_compile_definitions(${name}_test PRIVATE
       MESHWRIGHT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-      MESHWRIGHT_REFERENCE_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
+      MESHWRIGHT_REFERENCE_DATA="${MESHWRIGHT_REFERENCE_DATA}")
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()
