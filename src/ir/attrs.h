@@ -15,7 +15,8 @@ using Attr = std::variant<bool, std::int64_t, double, std::string, std::vector<s
 /// The non-tensor arguments of an operator, ordered by name.
 using Attrs = std::map<std::string, Attr, std::less<>>;
 
-/// Typed access with a default for an absent attribute; throws Error naming the attribute on a wrong type.
+/// Typed access with a default for an absent attribute; throws Error naming the attribute on a
+/// wrong type.
 bool attr_bool(const Attrs& attrs, std::string_view name, bool fallback);
 std::int64_t attr_int(const Attrs& attrs, std::string_view name, std::int64_t fallback);
 double attr_float(const Attrs& attrs, std::string_view name, double fallback);

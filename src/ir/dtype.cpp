@@ -17,10 +17,10 @@ struct DTypeRow {
 };
 
 constexpr std::array kDTypes = {
-    DTypeRow{DType::kF64, "f64", 8, true},   DTypeRow{DType::kF32, "f32", 4, true},
-    DTypeRow{DType::kBf16, "bf16", 2, true}, DTypeRow{DType::kF16, "f16", 2, true},
-    DTypeRow{DType::kF8, "f8", 1, true},     DTypeRow{DType::kI64, "i64", 8, false},
-    DTypeRow{DType::kI32, "i32", 4, false},  DTypeRow{DType::kU8, "u8", 1, false},
+    DTypeRow{DType::kF64, "f64", 8, true},    DTypeRow{DType::kF32, "f32", 4, true},
+    DTypeRow{DType::kBf16, "bf16", 2, true},  DTypeRow{DType::kF16, "f16", 2, true},
+    DTypeRow{DType::kF8, "f8", 1, true},      DTypeRow{DType::kI64, "i64", 8, false},
+    DTypeRow{DType::kI32, "i32", 4, false},   DTypeRow{DType::kU8, "u8", 1, false},
     DTypeRow{DType::kBool, "bool", 1, false},
 };
 

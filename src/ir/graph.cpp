@@ -38,9 +38,9 @@ void check_graph(const Graph& graph) {
         throw Error("operand is not a value of the graph", op.name);
       }
       if (!defined[input.index()]) {
-        throw Error(fmt::format("operand '{}' is used before it is computed",
-                                graph.value(input).name),
-                    op.name);
+        throw Error(
+            fmt::format("operand '{}' is used before it is computed", graph.value(input).name),
+            op.name);
       }
     }
     for (ValueId output : op.outputs) {

@@ -21,7 +21,7 @@ struct Value {
   std::string name;  ///< Module path: "layers.17.attn.q_proj.weight".
   TensorType type;
   ValueKind kind = ValueKind::kActivation;
-  OpId producer;     ///< Valid for activations only.
+  OpId producer;  ///< Valid for activations only.
 };
 
 struct Op {
@@ -46,11 +46,12 @@ struct Graph {
 /// Total elements of all parameters; a tied parameter counts once.
 double parameter_count(const Graph& graph);
 
-/// Throws Error unless every operand is defined before its use, every activation has one producer, names are
-/// unique and types are legal.
+/// Throws Error unless every operand is defined before its use, every activation has one producer,
+/// names are unique and types are legal.
 void check_graph(const Graph& graph);
 
-/// One line per value and operator; parse_graph(print_graph(g)) == g. Grammar in docs/graph_format.md.
+/// One line per value and operator; parse_graph(print_graph(g)) == g. Grammar in
+/// docs/graph_format.md.
 std::string print_graph(const Graph& graph);
 /// Throws Error with `source:line:column`.
 Graph parse_graph(std::string_view text, std::string_view source);

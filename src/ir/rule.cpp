@@ -129,15 +129,20 @@ class Parser {
       if (dim.constant > kMaxConstant) fail("decimal is larger than 2^40");
       return;
     }
-    const auto is_id = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+    const auto is_id = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+    };
     while (at_ < text_.size() && is_id(text_[at_])) ++at_;
     if (at_ == begin) fail(fmt::format("unexpected character '{}'", text_[at_]));
     const std::string id(text_.substr(begin, at_ - begin));
     FactorKind kind = FactorKind::kSpatial;
     if (at_ < text_.size()) {
-      if (text_[at_] == '+') kind = FactorKind::kSum, ++at_;
-      else if (text_[at_] == '^') kind = FactorKind::kFrozen, ++at_;
-      else if (text_[at_] == '~') kind = FactorKind::kHalo, ++at_;
+      if (text_[at_] == '+')
+        kind = FactorKind::kSum, ++at_;
+      else if (text_[at_] == '^')
+        kind = FactorKind::kFrozen, ++at_;
+      else if (text_[at_] == '~')
+        kind = FactorKind::kHalo, ++at_;
     }
     dim.factors.push_back(factor(id, kind, inputs));
   }
@@ -150,7 +155,8 @@ class Parser {
       if (f.kind != kind && !(kind == FactorKind::kSpatial && !inputs)) {
         fail(fmt::format("factor '{}' has two different marks", id));
       }
-      if (!inputs && f.kind == FactorKind::kSum) fail(fmt::format("summed factor '{}' in a result", id));
+      if (!inputs && f.kind == FactorKind::kSum)
+        fail(fmt::format("summed factor '{}' in a result", id));
       return static_cast<int>(i);
     }
     if (!inputs) fail(fmt::format("result factor '{}' is in no operand", id));
@@ -222,7 +228,8 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
           const Factor& f = rule.factors[static_cast<std::size_t>(index)];
           if (f.size > 0) {
             known *= f.size;
-            if (known > kMaxDimSize) throw Error(fmt::format("group of dimension '{}' is too large", dim.name));
+            if (known > kMaxDimSize)
+              throw Error(fmt::format("group of dimension '{}' is too large", dim.name));
           } else if (unknown >= 0) {
             throw Error(fmt::format("dimension '{}': more than one size in the group is unknown",
                                     dim.name));
@@ -261,8 +268,10 @@ std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const Tensor
       std::int64_t inner = rd.constant;
       for (std::size_t k = 0; k < rd.factors.size(); ++k) {
         const Factor& f = rule.factors[static_cast<std::size_t>(rd.factors[k])];
-        if (k == 0) dim.name = f.label, dim.unit = f.unit;
-        else inner *= f.size;
+        if (k == 0)
+          dim.name = f.label, dim.unit = f.unit;
+        else
+          inner *= f.size;
         dim.size *= f.size;
       }
       if (rd.factors.size() > 1) dim.unit *= inner;
@@ -276,10 +285,14 @@ std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const Tensor
 std::string to_string(const Rule& rule) {
   const auto mark = [](FactorKind kind) {
     switch (kind) {
-      case FactorKind::kSum: return "+";
-      case FactorKind::kFrozen: return "^";
-      case FactorKind::kHalo: return "~";
-      case FactorKind::kSpatial: break;
+      case FactorKind::kSum:
+        return "+";
+      case FactorKind::kFrozen:
+        return "^";
+      case FactorKind::kHalo:
+        return "~";
+      case FactorKind::kSpatial:
+        break;
     }
     return "";
   };

@@ -19,21 +19,22 @@ enum class FactorKind {
 };
 
 struct Factor {
-  std::string id;                ///< Its letter in the annotation: "k".
+  std::string id;  ///< Its letter in the annotation: "k".
   FactorKind kind = FactorKind::kSpatial;
-  std::int64_t size = 0;         ///< Elements; 0 until bound to operand types.
-  std::string label;             ///< Name of the dimension it ranges over: "hidden".
-  std::int64_t unit = 1;         ///< Splits fall on multiples of this many elements.
+  std::int64_t size = 0;  ///< Elements; 0 until bound to operand types.
+  std::string label;      ///< Name of the dimension it ranges over: "hidden".
+  std::int64_t unit = 1;  ///< Splits fall on multiples of this many elements.
 };
 
-/// One tensor dimension: a product of factors, outermost first ("(h d)"); no factor = a fixed decimal.
+/// One tensor dimension: a product of factors, outermost first ("(h d)"); no factor = a fixed
+/// decimal.
 struct RuleDim {
   std::vector<int> factors;
   std::int64_t constant = 1;
 };
 
 struct RuleTensor {
-  bool opaque = false;           ///< "?": not split, whatever its shape.
+  bool opaque = false;  ///< "?": not split, whatever its shape.
   std::vector<RuleDim> dims;
 };
 
@@ -47,20 +48,23 @@ struct Rule {
 /// Parses an annotation such as "* k+, n k+ -> * n":
 ///   op := tensors "->" tensors      tensors := tensor ("," tensor)*      tensor := dim* | "?"
 ///   dim := id mark | "(" (id mark)+ ")" | decimal        mark := "" | "+" | "^" | "~"
-/// "*" stands for as many fresh factors as the first operand that has it needs to reach its rank (all "*" of
-/// an annotation have one rank); `input_ranks` gives the ranks. Throws Error naming the column.
+/// "*" stands for as many fresh factors as the first operand that has it needs to reach its rank
+/// (all "*" of an annotation have one rank); `input_ranks` gives the ranks. Throws Error naming the
+/// column.
 Rule parse_rule(std::string_view annotation, std::span<const int> input_ranks);
 
-/// Sets size, label and unit of every factor from operand types; `sizes` gives inner sizes of groups by
-/// factor id where the operands alone do not. Throws Error when dimensions that share a factor disagree.
+/// Sets size, label and unit of every factor from operand types; `sizes` gives inner sizes of
+/// groups by factor id where the operands alone do not. Throws Error when dimensions that share a
+/// factor disagree.
 struct FactorSize {
   std::string_view id;
   std::int64_t size;
 };
-void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const FactorSize> sizes = {});
+void bind_rule(Rule& rule, std::span<const TensorType> inputs,
+               std::span<const FactorSize> sizes = {});
 
-/// Result types that follow from a bound rule: dims named after their leading factor's label, element type
-/// of the first floating-point operand.
+/// Result types that follow from a bound rule: dims named after their leading factor's label,
+/// element type of the first floating-point operand.
 std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const TensorType> inputs);
 
 /// The annotation text of a rule ("*" expanded); parse_rule(to_string(r)) is r up to binding.

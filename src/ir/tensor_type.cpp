@@ -31,8 +31,8 @@ void check_tensor_type(const TensorType& type, const std::string& where) {
                   where);
     }
     if (dim.unit < 1 || dim.size % dim.unit != 0) {
-      throw Error(fmt::format("dimension '{}' of size {} is not a multiple of its unit {}", dim.name,
-                              dim.size, dim.unit),
+      throw Error(fmt::format("dimension '{}' of size {} is not a multiple of its unit {}",
+                              dim.name, dim.size, dim.unit),
                   where);
     }
   }

@@ -11,7 +11,7 @@ namespace meshwright {
 
 /// One dimension of a logical tensor.
 struct Dim {
-  std::string name;       ///< What it ranges over: "batch", "seq", "hidden", "heads", "ffn", "vocab", …
+  std::string name;  ///< What it ranges over: "batch", "seq", "hidden", "heads", "ffn", "vocab", …
   std::int64_t size = 1;  ///< Elements.
   std::int64_t unit = 1;  ///< Splits fall on multiples of this many elements (a flat heads*head_dim
                           ///< dimension has unit head_dim). Divides `size`.
@@ -38,8 +38,8 @@ std::string to_string(const TensorType& type);
 inline constexpr std::int64_t kMaxDimSize = std::int64_t{1} << 40;
 inline constexpr double kMaxTensorElements = 9007199254740992.0;
 
-/// Throws Error when a size is not in 1..kMaxDimSize, a unit does not divide its size, or the tensor is too
-/// large. `where` names the tensor.
+/// Throws Error when a size is not in 1..kMaxDimSize, a unit does not divide its size, or the
+/// tensor is too large. `where` names the tensor.
 void check_tensor_type(const TensorType& type, const std::string& where);
 
 }  // namespace meshwright

@@ -63,8 +63,8 @@ std::vector<ValueId> GraphBuilder::add(std::string_view kind, std::string_view n
   const OpId id(static_cast<std::int64_t>(graph_.ops.size()));
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::string suffix = results.size() == 1 ? "" : fmt::format(":{}", i);
-    const ValueId value = add_value(fmt::format("{}{}", name, suffix), std::move(results[i]),
-                                    ValueKind::kActivation);
+    const ValueId value =
+        add_value(fmt::format("{}{}", name, suffix), std::move(results[i]), ValueKind::kActivation);
     graph_.values.back().producer = id;
     op.outputs.push_back(value);
   }

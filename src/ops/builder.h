@@ -8,8 +8,8 @@
 
 namespace meshwright {
 
-/// Builds a Graph operator by operator; result types are inferred by the operators' definitions. Names are
-/// relative to the current scope (module path).
+/// Builds a Graph operator by operator; result types are inferred by the operators' definitions.
+/// Names are relative to the current scope (module path).
 class GraphBuilder {
  public:
   explicit GraphBuilder(std::string graph_name, DType dtype = DType::kBf16);
@@ -37,8 +37,8 @@ class GraphBuilder {
   ValueId buffer(std::string_view name, TensorType type);
 
   /// Adds an operator; throws Error that names it when its rule does not fit the operands.
-  std::vector<ValueId> add(std::string_view kind, std::string_view name, std::vector<ValueId> inputs,
-                           Attrs attrs = {});
+  std::vector<ValueId> add(std::string_view kind, std::string_view name,
+                           std::vector<ValueId> inputs, Attrs attrs = {});
   /// The same for operators with one result.
   ValueId op(std::string_view kind, std::string_view name, std::vector<ValueId> inputs,
              Attrs attrs = {});

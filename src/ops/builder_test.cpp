@@ -9,7 +9,8 @@ namespace {
 
 TEST(GraphBuilder, InfersTypesAndCountsParameters) {
   GraphBuilder b("mlp");
-  const ValueId x = b.input("x", {DType::kBf16, {{"batch", 8, 1}, {"seq", 4, 1}, {"hidden", 16, 1}}});
+  const ValueId x =
+      b.input("x", {DType::kBf16, {{"batch", 8, 1}, {"seq", 4, 1}, {"hidden", 16, 1}}});
   ValueId y;
   {
     const auto scope = b.scope("layers.0");

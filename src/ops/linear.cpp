@@ -3,7 +3,8 @@
 namespace meshwright {
 namespace {
 
-// When k is split every part computes a partial sum; the bias is then a value part of its own, added once.
+// When k is split every part computes a partial sum; the bias is then a value part of its own,
+// added once.
 std::string annotation(const OpContext& c) {
   return c.inputs.size() == 3 ? "* k+, n k+, n -> * n" : "* k+, n k+ -> * n";
 }

@@ -46,8 +46,10 @@ Work matmul_work(const OpContext& context, MatmulShape shape, bool b_is_paramete
   work.forward_flops = Flops(2 * shape.batch * shape.m * shape.n * shape.k);
   work.forward_traffic = operand_traffic(context);
   work.backward_input_flops = work.forward_flops;
-  if (b_is_parameter) work.backward_weight_flops = work.forward_flops;
-  else work.backward_input_flops *= 2;
+  if (b_is_parameter)
+    work.backward_weight_flops = work.forward_flops;
+  else
+    work.backward_input_flops *= 2;
   work.backward_traffic = work.forward_traffic * 2;
   work.backward_kernels = 2;
   return work;

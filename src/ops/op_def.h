@@ -10,8 +10,8 @@
 
 namespace meshwright {
 
-/// What a definition is asked about: the attributes and the operand types, whole or one device's shard of
-/// them. `outputs` is empty while result types are being inferred.
+/// What a definition is asked about: the attributes and the operand types, whole or one device's
+/// shard of them. `outputs` is empty while result types are being inferred.
 struct OpContext {
   const Attrs& attrs;
   std::span<const TensorType> inputs;
@@ -31,31 +31,32 @@ struct MatmulShape {
   double batch = 1, m = 0, n = 0, k = 0;
 };
 
-/// Amount of work of one operator on one device's operands, per forward and backward pass. No hardware.
+/// Amount of work of one operator on one device's operands, per forward and backward pass. No
+/// hardware.
 struct Work {
   KernelClass kernel = KernelClass::kMemory;
-  MatmulShape matmul;              ///< kMatmul only (forward product).
+  MatmulShape matmul;  ///< kMatmul only (forward product).
   Flops forward_flops;
-  Bytes forward_traffic;           ///< Device memory read and written.
-  Flops backward_input_flops;      ///< For gradients of activations (the "B" of zero-bubble schedules).
-  Flops backward_weight_flops;     ///< For gradients of parameters (the "W").
+  Bytes forward_traffic;       ///< Device memory read and written.
+  Flops backward_input_flops;  ///< For gradients of activations (the "B" of zero-bubble schedules).
+  Flops backward_weight_flops;  ///< For gradients of parameters (the "W").
   Bytes backward_traffic;
-  int forward_kernels = 1;         ///< Kernel launches.
+  int forward_kernels = 1;  ///< Kernel launches.
   int backward_kernels = 1;
 };
 
 /// What autograd keeps from the forward pass for the backward pass.
 struct Saved {
-  std::vector<int> inputs;         ///< Operand positions; parameters and buffers cost nothing.
-  std::vector<int> outputs;        ///< Result positions.
-  Bytes extra;                     ///< Masks, statistics, fp32 copies kept besides (for this context's shapes).
+  std::vector<int> inputs;   ///< Operand positions; parameters and buffers cost nothing.
+  std::vector<int> outputs;  ///< Result positions.
+  Bytes extra;  ///< Masks, statistics, fp32 copies kept besides (for this context's shapes).
 };
 
 /// All knowledge of one operator. Empty functions mean the default derived from the rule.
 struct OpDef {
-  std::string_view kind;           ///< "linear".
-  std::string_view summary;        ///< One sentence: operands, results.
-  std::string_view aten;           ///< "aten::linear"; empty when the runtime composes it.
+  std::string_view kind;     ///< "linear".
+  std::string_view summary;  ///< One sentence: operands, results.
+  std::string_view aten;     ///< "aten::linear"; empty when the runtime composes it.
   /// The factor rule as text (see parse_rule) for these operand ranks and attributes.
   std::string (*annotation)(const OpContext&) = nullptr;
   /// Sizes of grouped factors that operand shapes alone do not fix.
@@ -74,7 +75,8 @@ struct OpDef {
 /// Parses and binds the operator's rule. Throws Error (without operator name; the caller adds it).
 Rule rule_of(const OpDef& def, const OpContext& context);
 std::vector<TensorType> infer(const OpDef& def, const OpContext& context);
-/// Default: 2 * product of factor sizes for rules with a summed factor (a matmul), else traffic only.
+/// Default: 2 * product of factor sizes for rules with a summed factor (a matmul), else traffic
+/// only.
 Work work_of(const OpDef& def, const OpContext& context);
 /// Default: every floating-point operand.
 Saved saved_of(const OpDef& def, const OpContext& context);
@@ -83,9 +85,10 @@ Saved saved_of(const OpDef& def, const OpContext& context);
 Bytes operand_traffic(const OpContext& context);
 /// Work of a memory-bound operator: `flops_per_element` of the first result; backward costs
 /// `backward_ratio` times the forward traffic.
-Work memory_work(const OpContext& context, double flops_per_element = 1, double backward_ratio = 1.5);
-/// Work of C[m,n] = A[m,k] B[k,n] repeated `batch` times; the backward pass is two products of equal size, of
-/// which the one for B counts as weight gradient when `b_is_parameter`.
+Work memory_work(const OpContext& context, double flops_per_element = 1,
+                 double backward_ratio = 1.5);
+/// Work of C[m,n] = A[m,k] B[k,n] repeated `batch` times; the backward pass is two products of
+/// equal size, of which the one for B counts as weight gradient when `b_is_parameter`.
 Work matmul_work(const OpContext& context, MatmulShape shape, bool b_is_parameter);
 
 /// Every operator, one line each, in ops/table.cpp.
