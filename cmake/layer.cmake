@@ -21,7 +21,7 @@ if(MESHWRIGHT_SANITIZE)
 endif()
 
 # meshwright_layer(<name> DEPS <targets>...): library meshwright_<name> from src/<name>/**.cpp, and
-# the test program <name>_test from src/<name>/**_test.cpp (GoogleTest, gmock and RapidCheck at hand).
+# the test program <name>_test from src/<name>/**_test.cpp (with GoogleTest, gmock, RapidCheck).
 function(meshwright_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -25,6 +26,8 @@ struct Model {
   std::string family;  ///< "llama", "gpt2", …
   std::int64_t global_batch = 1;
   std::int64_t seq = 1;  ///< Tokens per sequence of the main (decoder) stream.
+  /// What the graph leaves out or had to assume, one sentence each; shown to the user.
+  std::vector<std::string> notes;
 };
 
 /// Reads a model: the name of a shipped one (`meshwright models` lists them), a Hugging Face

@@ -14,8 +14,8 @@ error, `# exit N` its exit status (0 when not said). Within an expected line `[.
 text and `{{regex}}` for a match; a line that is only `[...]` stands for any number of lines.
 
 All commands of one file run in one temporary directory that holds a copy of examples/, with the
-program's directory first in PATH. `--update` rewrites the files to what is printed now and keeps the
-patterns that still match.
+program's directory first in PATH. `--update` rewrites the files to what is printed now and keeps
+the patterns that still match.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def parse(path):
         elif steps and not lead and line[0] in ">!" and line[1:2] in ("", " "):
             (steps[-1].out if line[0] == ">" else steps[-1].err).append(line[2:])
         else:
-            raise SystemExit(f"{path}:{number}: not a comment, a command or what follows one: {line}")
+            raise SystemExit(
+                f"{path}:{number}: not a comment, a command or what follows one: {line}")
     if not steps:
         raise SystemExit(f"{path}: has no command")
     return steps, lead
@@ -78,7 +79,7 @@ def line_matches(pattern, line):
 
 
 def matches(patterns, lines):
-    """Whether the lines fit the patterns; a pattern that is only [...] takes any number of lines."""
+    """Whether the lines fit the patterns; a pattern that is only [...] takes any number of them."""
     reached = {0}  # How many lines the patterns so far may have taken.
     for pattern in patterns:
         if pattern == ANY:
@@ -140,8 +141,10 @@ def check(path, binary, rewrite):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=pathlib.Path, help="default: all beside this script")
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/meshwright")
+    parser.add_argument("files", nargs="*", type=pathlib.Path,
+                        help="default: all beside this script")
+    parser.add_argument("--binary", type=pathlib.Path,
+                        default=ROOT / "build/release/bin/meshwright")
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
     if not arguments.binary.is_file():
