@@ -125,8 +125,8 @@ class Parser {
         if (value > kMaxConstant) fail("decimal is larger than 2^40");
       }
       if (value == 0) fail("a dimension cannot be 0");
+      if (value > kMaxConstant / dim.constant) fail("decimal is larger than 2^40");
       dim.constant *= value;
-      if (dim.constant > kMaxConstant) fail("decimal is larger than 2^40");
       return;
     }
     const auto is_id = [](char c) {
@@ -227,9 +227,10 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
         for (int index : rd.factors) {
           const Factor& f = rule.factors[static_cast<std::size_t>(index)];
           if (f.size > 0) {
-            known *= f.size;
-            if (known > kMaxDimSize)
+            if (known > kMaxDimSize / f.size) {
               throw Error(fmt::format("group of dimension '{}' is too large", dim.name));
+            }
+            known *= f.size;
           } else if (unknown >= 0) {
             throw Error(fmt::format("dimension '{}': more than one size in the group is unknown",
                                     dim.name));
@@ -268,11 +269,16 @@ std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const Tensor
       std::int64_t inner = rd.constant;
       for (std::size_t k = 0; k < rd.factors.size(); ++k) {
         const Factor& f = rule.factors[static_cast<std::size_t>(rd.factors[k])];
-        if (k == 0)
-          dim.name = f.label, dim.unit = f.unit;
-        else
-          inner *= f.size;
+        if (f.size > 0 && dim.size > kMaxDimSize / f.size) {
+          throw Error(fmt::format("result dimension '{}' is larger than {}",
+                                  dim.name.empty() ? f.label : dim.name, kMaxDimSize));
+        }
         dim.size *= f.size;
+        if (k == 0) {
+          dim.name = f.label, dim.unit = f.unit;
+        } else {
+          inner *= f.size;
+        }
       }
       if (rd.factors.size() > 1) dim.unit *= inner;
       type.dims.push_back(std::move(dim));

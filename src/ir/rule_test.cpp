@@ -54,5 +54,23 @@ TEST(Rule, SharedFactorsMustAgree) {
   EXPECT_THROW(bind_rule(rule, std::vector<TensorType>{x, w}), Error);
 }
 
+TEST(Rule, HugeProductsAreRefused) {
+  const TensorType huge{DType::kBf16, {{"tokens", kMaxDimSize, 1}}};
+  const std::vector<TensorType> inputs{huge, huge, huge};
+  const int ranks[] = {1, 1, 1};
+  const auto error = [&](const char* text) -> std::string {
+    try {
+      Rule rule = parse_rule(text, ranks);
+      bind_rule(rule, inputs);
+      infer_from_rule(rule, inputs);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  EXPECT_THAT(error("a, b, (a b) -> a"), HasSubstr("group of dimension 'tokens' is too large"));
+  EXPECT_THAT(error("a, b, c -> (a b)"), HasSubstr("result dimension 'tokens' is larger than"));
+}
+
 }  // namespace
 }  // namespace meshwright
