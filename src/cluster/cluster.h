@@ -19,11 +19,12 @@ struct DeviceKind {
   BytesPerSecond memory_bandwidth;  ///< HBM/GDDR peak.
   FlopsPerSecond fp32;              ///< Plain fp32 (vector) peak.
   FlopsPerSecond tf32;              ///< 0 when the device has none.
-  FlopsPerSecond bf16;          ///< Dense bf16 matrix peak; 0 when the device has none (V100, T4).
-  FlopsPerSecond fp16;          ///< Dense fp16 matrix peak.
-  FlopsPerSecond fp8;           ///< Dense fp8 matrix peak; 0 when the device has none.
+  FlopsPerSecond bf16;  ///< Dense bf16 matrix peak; 0 when the device has none (V100, T4).
+  FlopsPerSecond fp16;  ///< Dense fp16 matrix peak.
+  FlopsPerSecond fp8;   ///< Dense fp8 matrix peak; 0 when the device has none.
+  std::string link;     ///< What device_link is: "nvlink", "xgmi", "ici", "shm"; "" = PCIe only.
   BytesPerSecond device_link;   ///< NVLink / xGMI / ICI per device and direction; 0 = PCIe only.
-  BytesPerSecond pcie;          ///< PCIe bandwidth per device and direction.
+  BytesPerSecond pcie;          ///< Link to the host (PCIe, NVLink-C2C) per device and direction.
   double dollars_per_hour = 0;  ///< A typical public-cloud price per device, 0 = unknown.
 };
 
@@ -31,13 +32,22 @@ struct DeviceKind {
 /// can talk through at full speed (NVLink island, PCIe switch, host, rack, spine). Every domain but
 /// the root has one uplink, which all traffic between its inside and its outside crosses.
 struct Domain {
-  std::string name;      ///< "host3", "rack0".
-  std::string level;     ///< "device", "nvlink", "pcie", "host", "rack", "spine".
-  int parent = -1;       ///< Index of the parent domain, -1 for the root.
+  std::string name;   ///< "host3", "rack0", "d17"; unique.
+  std::string level;  ///< "device", "nvlink", "pcie", "host", "rack", "spine".
+  std::string link;   ///< What the uplink is made of: "nvlink", "xgmi", "ici", "pcie", "ib", "eth".
+  int parent = -1;    ///< Index of the parent domain, -1 for the root.
   int first_device = 0;  ///< Devices below it are first_device .. first_device + device_count - 1.
   int device_count = 0;
   BytesPerSecond uplink;  ///< Total bandwidth of the uplink per direction (all NICs together).
-  Seconds latency;        ///< One-way latency of crossing the uplink.
+  /// What one device alone can get of the uplink (its own NIC or rail); 0 = all of it. Eight
+  /// devices with a 50 GB/s NIC each: uplink 400 GB/s, lane 50 GB/s.
+  BytesPerSecond lane;
+  /// When the children are joined by direct links instead of a switch: bandwidth per direction of
+  /// one pair of children, so two of them get less than their uplinks promise; 0 = switched.
+  BytesPerSecond pair_limit;
+  /// Latency that the uplink adds to a message which leaves the domain, there and into its sibling
+  /// together: a path from a to b pays this once per level it climbs (device, then host, ...).
+  Seconds latency;
 };
 
 /// Devices, hosts and links as a tree. Device ids are the leaves from left to right, so a host's
@@ -46,11 +56,11 @@ struct Cluster {
   std::string name;  ///< As the user wrote it: "dgx-h100:8", "lab.yaml".
   std::vector<DeviceKind> kinds;
   std::vector<int> device_kind;    ///< Per device, an index into `kinds`.
-  std::vector<Domain> domains;     ///< Parents before children; domains[0] is the root.
+  std::vector<Domain> domains;     ///< In preorder, so parents come first; domains[0] is the root.
   std::vector<int> device_domain;  ///< Per device, its leaf domain.
   std::vector<int> device_host;    ///< Per device, the index of its host (0-based).
   std::vector<std::string> hosts;  ///< Host names.
-  Bytes host_memory;               ///< RAM per host, 0 = unknown.
+  Bytes host_memory;               ///< RAM per host (of the smallest one), 0 = unknown.
 
   int device_count() const { return static_cast<int>(device_kind.size()); }
   const DeviceKind& kind(DeviceId id) const {
@@ -81,8 +91,13 @@ void check_cluster(const Cluster& cluster);
 /// The smallest domain that holds all of `devices`: an index into `cluster.domains`.
 int smallest_domain(const Cluster& cluster, const std::vector<DeviceId>& devices);
 
-/// A short description: one line per level with counts, bandwidths and latencies.
+/// The tree, one line per level: identical subtrees are drawn once with their count. Bandwidths are
+/// per direction in GB/s and Gb/s. Ends with one line per device kind.
 std::string describe(const Cluster& cluster);
+
+/// The cluster as the text of a cluster file (the `tree:` form, JSON), from which
+/// parse_cluster_yaml makes an equal cluster. Identical subtrees are written once with their count.
+std::string print_cluster(const Cluster& cluster);
 
 /// One ready-made shorthand family for `meshwright clusters`: name, what it stands for.
 struct ClusterPreset {
