@@ -31,9 +31,10 @@ std::string format_count(double count) {
 }
 
 std::string format_integer(long long value) {
-  std::string digits = std::to_string(std::llabs(value));
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
-  return value < 0 ? "-" + digits : digits;
+  std::string text = std::to_string(value);
+  const std::size_t first_digit = value < 0 ? 1 : 0;
+  for (std::size_t i = text.size(); i > first_digit + 3; i -= 3) text.insert(i - 3, ",");
+  return text;
 }
 
 }  // namespace meshwright
