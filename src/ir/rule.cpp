@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -14,6 +15,24 @@ namespace {
 constexpr std::size_t kMaxAnnotation = 4096;
 constexpr int kMaxRank = 8;
 constexpr std::int64_t kMaxConstant = std::int64_t{1} << 40;
+
+std::int64_t product(std::int64_t a, std::int64_t b, std::string_view what, std::string_view dim) {
+  if (b < 1 || a > kMaxDimSize / b) {
+    throw Error(fmt::format("{} dimension '{}' is too large", what, dim), {},
+                "sizes are at most 2^40");
+  }
+  return a * b;
+}
+
+// The operand dimension that is the same group of factors, if any.
+const Dim* same_group(const Rule& rule, std::span<const TensorType> inputs, const RuleDim& group) {
+  for (std::size_t i = 0; i < rule.inputs.size(); ++i) {
+    for (std::size_t d = 0; d < rule.inputs[i].dims.size(); ++d) {
+      if (rule.inputs[i].dims[d] == group) return &inputs[i].dims[d];
+    }
+  }
+  return nullptr;
+}
 
 class Parser {
  public:
@@ -109,6 +128,10 @@ class Parser {
       } else {
         RuleDim dim;
         parse_entry(dim, inputs);
+        if (at_ < text_.size() && text_[at_] == '\'' && !dim.factors.empty()) {
+          dim.scaled = true;
+          ++at_;
+        }
         tensor.dims.push_back(std::move(dim));
       }
       if (tensor.dims.size() > static_cast<std::size_t>(kMaxRank)) fail("more than 8 dimensions");
@@ -181,7 +204,13 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
   if (rule.inputs.size() != inputs.size()) {
     throw Error(fmt::format("takes {} operands, not {}", rule.inputs.size(), inputs.size()));
   }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_tensor_type(inputs[i], fmt::format("operand {}", i));
+  }
   for (const FactorSize& given : sizes) {
+    if (given.size < 1 || given.size > kMaxDimSize) {
+      throw Error(fmt::format("size of '{}' must be between 1 and 2^40: {}", given.id, given.size));
+    }
     for (Factor& f : rule.factors) {
       if (f.id == given.id) f.size = given.size;
     }
@@ -213,13 +242,14 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
           }
           continue;
         }
+        if (rd.scaled) continue;
         const bool group = rd.factors.size() > 1 || rd.constant != 1;
         if (group != groups) continue;
         if (!group) {
           set(rd.factors[0], dim.size, dim);
           Factor& f = rule.factors[static_cast<std::size_t>(rd.factors[0])];
           if (f.label.empty()) f.label = dim.name;
-          f.unit = std::max(f.unit, dim.unit);
+          f.unit = std::lcm(f.unit, dim.unit);
           continue;
         }
         std::int64_t known = rd.constant;
@@ -227,10 +257,7 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
         for (int index : rd.factors) {
           const Factor& f = rule.factors[static_cast<std::size_t>(index)];
           if (f.size > 0) {
-            if (known > kMaxDimSize / f.size) {
-              throw Error(fmt::format("group of dimension '{}' is too large", dim.name));
-            }
-            known *= f.size;
+            known = product(known, f.size, "group of", dim.name);
           } else if (unknown >= 0) {
             throw Error(fmt::format("dimension '{}': more than one size in the group is unknown",
                                     dim.name));
@@ -245,10 +272,14 @@ void bind_rule(Rule& rule, std::span<const TensorType> inputs, std::span<const F
         if (unknown >= 0) rule.factors[static_cast<std::size_t>(unknown)].size = dim.size / known;
         Factor& leading = rule.factors[static_cast<std::size_t>(rd.factors[0])];
         if (leading.label.empty()) leading.label = dim.name;
+        // Splits of the whole fall on multiples of its unit and of the inner factors.
+        const std::int64_t inner = dim.size / leading.size;
+        leading.unit = std::lcm(leading.unit, std::lcm(dim.unit, inner) / inner);
       }
     }
   }
   for (Factor& f : rule.factors) {
+    if (f.size == 0) throw Error(fmt::format("size of factor '{}' does not follow", f.id));
     if (f.label.empty()) f.label = f.id;
   }
 }
@@ -265,22 +296,24 @@ std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const Tensor
   for (const RuleTensor& tensor : rule.outputs) {
     TensorType type{dtype, {}};
     for (const RuleDim& rd : tensor.dims) {
-      Dim dim{"", rd.constant, 1};
+      Dim dim{"fixed", rd.constant, 1};
       std::int64_t inner = rd.constant;
       for (std::size_t k = 0; k < rd.factors.size(); ++k) {
         const Factor& f = rule.factors[static_cast<std::size_t>(rd.factors[k])];
-        if (f.size > 0 && dim.size > kMaxDimSize / f.size) {
-          throw Error(fmt::format("result dimension '{}' is larger than {}",
-                                  dim.name.empty() ? f.label : dim.name, kMaxDimSize));
-        }
-        dim.size *= f.size;
         if (k == 0) {
-          dim.name = f.label, dim.unit = f.unit;
+          dim.name = f.label;
+          dim.unit = rd.scaled ? 1 : f.unit;
         } else {
-          inner *= f.size;
+          inner = product(inner, f.size, "result", dim.name);
         }
+        dim.size = product(dim.size, f.size, "result", dim.name);
       }
-      if (rd.factors.size() > 1) dim.unit *= inner;
+      if (rd.factors.size() != 1 || rd.constant != 1) {
+        const Dim* source = same_group(rule, inputs, rd);
+        dim.name = source != nullptr ? source->name : dim.name;
+        dim.unit = source != nullptr ? source->unit : product(dim.unit, inner, "result", dim.name);
+        if (rd.factors.empty()) dim.unit = 1;
+      }
       type.dims.push_back(std::move(dim));
     }
     results.push_back(std::move(type));
@@ -316,7 +349,8 @@ std::string to_string(const Rule& rule) {
           const Factor& f = rule.factors[static_cast<std::size_t>(dim.factors[k])];
           std::string id = f.id;
           if (id[0] == '*') id = "x" + id.substr(1);
-          text += fmt::format("{}{}{}", k > 0 ? " " : "", id, mark(f.kind));
+          text +=
+              fmt::format("{}{}{}{}", k > 0 ? " " : "", id, mark(f.kind), dim.scaled ? "'" : "");
         }
         if (dim.factors.empty() || dim.constant != 1) {
           text += fmt::format("{}{}", dim.factors.empty() ? "" : " ", dim.constant);

@@ -31,6 +31,8 @@ struct Factor {
 struct RuleDim {
   std::vector<int> factors;
   std::int64_t constant = 1;
+  bool scaled = false;  ///< "'": split like its factor, but of a size of its own.
+  friend bool operator==(const RuleDim&, const RuleDim&) = default;
 };
 
 struct RuleTensor {
@@ -47,7 +49,9 @@ struct Rule {
 
 /// Parses an annotation such as "* k+, n k+ -> * n":
 ///   op := tensors "->" tensors      tensors := tensor ("," tensor)*      tensor := dim* | "?"
-///   dim := id mark | "(" (id mark)+ ")" | decimal        mark := "" | "+" | "^" | "~"
+///   dim := id mark ["'"] | "(" (id mark)+ ")" | decimal  mark := "" | "+" | "^" | "~"
+/// A primed dimension ("s'") is split like its factor but has a size of its own, which the
+/// operator's inference gives (tokens per expert, rows that a convolution leaves).
 /// "*" stands for as many fresh factors as the first operand that has it needs to reach its rank
 /// (all "*" of an annotation have one rank); `input_ranks` gives the ranks. Throws Error naming the
 /// column.
@@ -57,14 +61,15 @@ Rule parse_rule(std::string_view annotation, std::span<const int> input_ranks);
 /// groups by factor id where the operands alone do not. Throws Error when dimensions that share a
 /// factor disagree.
 struct FactorSize {
-  std::string_view id;
+  std::string id;
   std::int64_t size;
 };
 void bind_rule(Rule& rule, std::span<const TensorType> inputs,
                std::span<const FactorSize> sizes = {});
 
-/// Result types that follow from a bound rule: dims named after their leading factor's label,
-/// element type of the first floating-point operand.
+/// Result types that follow from a bound rule. A dim that is the same group of factors as a dim of
+/// an operand keeps its name and unit; others are named after their leading factor's label. Element
+/// type of the first floating-point operand. Primed dims get the size of their factor.
 std::vector<TensorType> infer_from_rule(const Rule& rule, std::span<const TensorType> inputs);
 
 /// The annotation text of a rule ("*" expanded); parse_rule(to_string(r)) is r up to binding.

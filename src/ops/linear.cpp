@@ -9,19 +9,26 @@ std::string annotation(const OpContext& c) {
   return c.inputs.size() == 3 ? "* k+, n k+, n -> * n" : "* k+, n k+ -> * n";
 }
 
+// A bias rides in the epilogue of the forward product; its gradient is a reduction of its own.
 Work work(const OpContext& c) {
   const TensorType& weight = c.inputs[1];
   const double n = static_cast<double>(weight.dims[0].size);
   const double k = static_cast<double>(weight.dims[1].size);
-  return matmul_work(c, {1, c.inputs[0].elements() / k, n, k}, /*b_is_parameter=*/true);
+  const double m = c.inputs[0].elements() / k;
+  Work work = matmul_work(c, {1, m, n, k}, /*b_is_parameter=*/true);
+  if (c.inputs.size() == 3) {
+    work.backward_pointwise = Bytes(m * n * dtype_bytes(c.inputs[0].dtype));
+    ++work.backward_kernels;
+  }
+  return work;
 }
 
 Saved saved(const OpContext&) { return {{0}, {}, Bytes(0)}; }
 
 std::vector<OpDef::Example> examples() {
-  const TensorType x{DType::kBf16, {{"batch", 4, 1}, {"seq", 16, 1}, {"hidden", 32, 1}}};
-  const TensorType w{DType::kBf16, {{"ffn", 64, 1}, {"hidden", 32, 1}}};
-  const TensorType bias{DType::kBf16, {{"ffn", 64, 1}}};
+  const TensorType x{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"hidden", 32}}};
+  const TensorType w{DType::kBf16, {{"heads", 64, 8}, {"hidden", 32}}};
+  const TensorType bias{DType::kBf16, {{"heads", 64, 8}}};
   return {{{}, {x, w}}, {{}, {x, w, bias}}};
 }
 
@@ -31,6 +38,7 @@ const OpDef kLinear = {
     .kind = "linear",
     .summary = "y = x W^T (+ bias): x [*, k], W [n, k], bias [n] -> y [*, n]",
     .aten = "aten::linear",
+    .operands = {2, 3},
     .annotation = annotation,
     .work = work,
     .saved = saved,

@@ -18,6 +18,24 @@ struct OpContext {
   std::span<const TensorType> outputs;
 };
 
+enum class AttrType { kBool, kInt, kFloat, kString, kInts, kIntOrInts };
+
+/// One attribute that an operator takes; others are refused.
+struct AttrSpec {
+  std::string_view name;
+  AttrType type = AttrType::kInt;
+  bool required = false;
+  double min = 0;                 ///< Bounds of numbers (of each, in lists).
+  double max = 1099511627776.0;   ///< 2^40.
+  std::string_view choices = {};  ///< Legal strings, separated by blanks; empty = any.
+};
+
+/// How many operands an operator takes.
+struct OperandCount {
+  int min = 1;
+  int max = 1;
+};
+
 /// Which efficiency curve prices an operator.
 enum class KernelClass {
   kView,       ///< No kernel at all (reshape).
@@ -41,13 +59,18 @@ struct Work {
   Flops backward_input_flops;  ///< For gradients of activations (the "B" of zero-bubble schedules).
   Flops backward_weight_flops;  ///< For gradients of parameters (the "W").
   Bytes backward_traffic;
+  /// Traffic of memory-bound kernels launched besides the main one (softmax between the products of
+  /// unfused attention, scores of a router): not in the fields above, their time adds.
+  Bytes forward_pointwise;
+  Bytes backward_pointwise;
   int forward_kernels = 1;  ///< Kernel launches.
   int backward_kernels = 1;
 };
 
 /// What autograd keeps from the forward pass for the backward pass.
 struct Saved {
-  std::vector<int> inputs;   ///< Operand positions; parameters and buffers cost nothing.
+  std::vector<int> inputs;   ///< Operand positions; parameters and buffers cost nothing. Values
+                             ///< that share storage (see storage_roots) count once.
   std::vector<int> outputs;  ///< Result positions.
   Bytes extra;  ///< Masks, statistics, fp32 copies kept besides (for this context's shapes).
 };
@@ -57,10 +80,18 @@ struct OpDef {
   std::string_view kind;     ///< "linear".
   std::string_view summary;  ///< One sentence: operands, results.
   std::string_view aten;     ///< "aten::linear"; empty when the runtime composes it.
+  OperandCount operands;
+  /// Element types by operand position, the last one for all that follow: f(loat), i(nteger),
+  /// a(ny).
+  std::string_view element_types = "f";
+  std::span<const AttrSpec> attrs = {};
+  bool view = false;  ///< The result is the operand's storage under another shape.
   /// The factor rule as text (see parse_rule) for these operand ranks and attributes.
   std::string (*annotation)(const OpContext&) = nullptr;
   /// Sizes of grouped factors that operand shapes alone do not fix.
   std::vector<FactorSize> (*factor_sizes)(const OpContext&) = nullptr;
+  /// Corrects the bound rule: labels of dimensions that mean something else inside the operator.
+  void (*relabel)(const OpContext&, Rule&) = nullptr;
   std::vector<TensorType> (*infer)(const OpContext&, const Rule&) = nullptr;
   Work (*work)(const OpContext&) = nullptr;
   Saved (*saved)(const OpContext&) = nullptr;
@@ -72,7 +103,11 @@ struct OpDef {
   std::vector<Example> (*examples)() = nullptr;
 };
 
-/// Parses and binds the operator's rule. Throws Error (without operator name; the caller adds it).
+/// Throws Error for a wrong number of operands, an illegal operand type, or an attribute that is
+/// unknown, missing, of a wrong type or out of range.
+void check_operands(const OpDef& def, const OpContext& context);
+/// Checks the operands, then parses and binds the operator's rule. Throws Error (without operator
+/// name; the caller adds it).
 Rule rule_of(const OpDef& def, const OpContext& context);
 std::vector<TensorType> infer(const OpDef& def, const OpContext& context);
 /// Default: 2 * product of factor sizes for rules with a summed factor (a matmul), else traffic
@@ -90,6 +125,10 @@ Work memory_work(const OpContext& context, double flops_per_element = 1,
 /// Work of C[m,n] = A[m,k] B[k,n] repeated `batch` times; the backward pass is two products of
 /// equal size, of which the one for B counts as weight gradient when `b_is_parameter`.
 Work matmul_work(const OpContext& context, MatmulShape shape, bool b_is_parameter);
+
+/// For every value the value whose storage it is: itself, or the operand that a chain of views
+/// starts from.
+std::vector<ValueId> storage_roots(const Graph& graph);
 
 /// Every operator, one line each, in ops/table.cpp.
 std::span<const OpDef* const> all_ops();

@@ -3,28 +3,42 @@
 namespace meshwright {
 namespace {
 
-std::string annotation(const OpContext&) { return "* h^, h^ -> * h^"; }
+std::string annotation(const OpContext& c) {
+  return c.inputs.size() == 2 ? "* h^, h^ -> * h^" : "* h^ -> * h^";
+}
 
-Work work(const OpContext& c) { return memory_work(c, 4, 2); }
+// Forward reads x and writes y; backward reads x and dy and writes dx, then reduces the weight's
+// gradient over rows in a second kernel.
+Work work(const OpContext& c) {
+  Work work = memory_work(c, 4, 1.5);
+  work.backward_kernels = c.inputs.size() == 2 ? 2 : 1;
+  return work;
+}
 
 // The input and one fp32 statistic per row.
 Saved saved(const OpContext& c) {
-  const double rows = c.inputs[0].elements() / static_cast<double>(c.inputs[1].dims[0].size);
+  const double rows = c.inputs[0].elements() / static_cast<double>(c.inputs[0].dims.back().size);
   return {{0}, {}, Bytes(4 * rows)};
 }
 
+constexpr AttrSpec kAttrs[] = {{"eps", AttrType::kFloat, false, 0, 1}};
+
 std::vector<OpDef::Example> examples() {
-  return {{{},
-           {{DType::kBf16, {{"batch", 4, 1}, {"seq", 16, 1}, {"hidden", 32, 1}}},
-            {DType::kBf16, {{"hidden", 32, 1}}}}}};
+  const TensorType x{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"hidden", 32}}};
+  const TensorType q{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"heads", 4}, {"head_dim", 8}}};
+  return {{{{"eps", 1e-6}}, {x, {DType::kBf16, {{"hidden", 32}}}}},
+          {{}, {x}},
+          {{}, {q, {DType::kBf16, {{"head_dim", 8}}}}}};
 }
 
 }  // namespace
 
 const OpDef kRmsNorm = {
     .kind = "rms_norm",
-    .summary = "Root-mean-square normalization of the last dim: x [*, h], weight [h] -> [*, h]",
+    .summary = "Root-mean-square normalization of the last dim: x [*, h] (weight [h]) -> [*, h]",
     .aten = "aten::rms_norm",
+    .operands = {1, 2},
+    .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,

@@ -9,8 +9,11 @@ namespace meshwright {
 namespace {
 
 constexpr const OpDef* kOps[] = {
-    &kLinear,
-    &kRmsNorm,
+    &kLinear,      &kMatmul,        &kEmbedding,  &kLayerNorm,    &kRmsNorm,   &kRope,
+    &kAttention,   &kSoftmax,       &kGelu,       &kGeluTanh,     &kQuickGelu, &kSilu,
+    &kRelu,        &kReluSquared,   &kTanh,       &kSigmoid,      &kGated,     &kAdd,
+    &kMul,         &kScale,         &kDropout,    &kReshape,      &kTranspose, &kMoeRouter,
+    &kMoeDispatch, &kGroupedLinear, &kMoeCombine, &kCrossEntropy,
 };
 
 }  // namespace

@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "ops/ops.h"
+
+namespace meshwright {
+namespace {
+
+// Scaled dot-product attention in the layout of fused kernels, [batch, seq, heads, head_dim]. Query
+// heads are kv heads times queries per kv head, so that splitting over kv heads needs no copies of
+// keys and values. Query and key positions are frozen: ring attention and its kin split them.
+//
+// FLOPs: 2 b H s t (d + e) forward for the two products; flash kernels skip masked blocks and
+// compute the scores again in the backward pass (Dao 2023, FlashAttention-2, section 4.1: backward
+// is 2.5 times forward), unfused kernels do all products in full.
+
+bool is_bias(const TensorType& t) { return t.rank() >= 3; }
+
+bool is_flash(const OpContext& c) { return attr_string(c.attrs, "kernel", "flash") == "flash"; }
+
+std::string annotation(const OpContext& c) {
+  std::string operands = "b s^ (g r) d^, b t^ g d^, b t^ g e^";
+  for (std::size_t i = 3; i < c.inputs.size(); ++i) {
+    const int rank = c.inputs[i].rank();
+    operands += rank == 4 ? ", b (g r) s^ t^" : rank == 1 ? ", (g r)" : ", (g r) s^ t^";
+  }
+  return operands + " -> b s^ (g r) e^";
+}
+
+void relabel(const OpContext&, Rule& rule) {
+  for (Factor& f : rule.factors) {
+    if (f.id == "t") f.label = "keys";
+    if (f.id == "r") f.label = "queries_per_kv_head";
+  }
+}
+
+std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
+  const std::size_t count = c.inputs.size();
+  const bool sinks = count > 3 && !is_bias(c.inputs[count - 1]);
+  if (count == 5 && (!sinks || !is_bias(c.inputs[3]))) {
+    throw Error("operands after q, k, v are a bias [heads, s, t] and then sinks [heads]");
+  }
+  if (attr_bool(c.attrs, "sinks", sinks) != sinks) {
+    throw Error(sinks ? "operand 'sinks' [heads] is given but attribute 'sinks' is false"
+                      : "attribute 'sinks' is true but the last operand is no vector [heads]");
+  }
+  return infer_from_rule(rule, c.inputs);
+}
+
+// Share of the s x t scores that the mask leaves.
+double visible(const OpContext& c) {
+  const double t = static_cast<double>(c.inputs[1].dims[1].size);
+  const bool causal = attr_bool(c.attrs, "causal", false);
+  const double window = static_cast<double>(attr_int(c.attrs, "window", 0));
+  const double width = window > 0 && window < t ? window / t : 1;
+  return causal ? width - width * width / 2 : width;
+}
+
+Work work(const OpContext& c) {
+  const double b = static_cast<double>(c.inputs[0].dims[0].size);
+  const double s = static_cast<double>(c.inputs[0].dims[1].size);
+  const double heads = static_cast<double>(c.inputs[0].dims[2].size);
+  const double d = static_cast<double>(c.inputs[0].dims[3].size);
+  const double t = static_cast<double>(c.inputs[1].dims[1].size);
+  const double e = static_cast<double>(c.inputs[2].dims[3].size);
+  const Flops full(2 * b * heads * s * t * (d + e));
+  const Bytes operands = operand_traffic(c);
+  Work work;
+  if (is_flash(c)) {
+    work.kernel = KernelClass::kAttention;
+    work.forward_flops = full * visible(c);
+    work.forward_traffic = operands + Bytes(4 * b * heads * s);
+    work.backward_input_flops = work.forward_flops * 2.5;
+    // Operands, result and their gradients; the query gradient is accumulated in fp32.
+    work.backward_traffic = 2 * work.forward_traffic + Bytes(8 * c.inputs[0].elements());
+    work.backward_kernels = 3;
+    return work;
+  }
+  // Passes over the s x t scores: the products write and read them, the pointwise kernels do the
+  // rest.
+  const Bytes scores(b * heads * s * t * dtype_bytes(c.inputs[0].dtype));
+  const Bytes mask(b * heads * s * t);
+  work.kernel = KernelClass::kMatmul;
+  work.matmul = {b * heads, s, t, (d + e) / 2};
+  work.forward_flops = full;
+  work.forward_traffic = operands + 2 * scores;
+  work.backward_input_flops = full * 2;
+  work.backward_traffic = 2 * operands + 4 * scores;
+  work.forward_pointwise = 2 * scores;   // Scale, mask and softmax fused: scores in, weights out.
+  work.backward_pointwise = 3 * scores;  // Weights and their gradient in, score gradient out.
+  work.forward_kernels = 3;
+  work.backward_kernels = 5;
+  if (attr_float(c.attrs, "dropout", 0) > 0) {
+    work.forward_pointwise += 2 * scores + mask;
+    work.backward_pointwise += 2 * scores + mask;
+    ++work.forward_kernels;
+    ++work.backward_kernels;
+  }
+  if (c.inputs.size() > 3 && is_bias(c.inputs[3])) {
+    work.forward_pointwise += 2 * scores;
+    work.backward_pointwise += scores;
+    ++work.forward_kernels;
+    ++work.backward_kernels;
+  }
+  return work;
+}
+
+// Korthikanti et al. 2022, section 4.1: unfused attention keeps q, k, v (6sbh), the softmax result
+// (2as^2b) and, with dropout, its mask (as^2b) and result (2as^2b). Flash keeps q, k, v, its own
+// result (which the output projection keeps anyway) and one fp32 log-sum-exp per row.
+Saved saved(const OpContext& c) {
+  const double rows = c.inputs[0].elements() / static_cast<double>(c.inputs[0].dims[3].size);
+  Saved saved{{0, 1, 2}, {}, Bytes(0)};
+  for (std::size_t i = 3; i < c.inputs.size(); ++i) saved.inputs.push_back(static_cast<int>(i));
+  if (is_flash(c)) {
+    saved.outputs = {0};
+    saved.extra = Bytes(4 * rows);
+    return saved;
+  }
+  const double scores = rows * static_cast<double>(c.inputs[1].dims[1].size);
+  const double element = dtype_bytes(c.inputs[0].dtype);
+  const bool dropout = attr_float(c.attrs, "dropout", 0) > 0;
+  saved.extra = Bytes(scores * (dropout ? 2 * element + 1 : element));
+  return saved;
+}
+
+constexpr AttrSpec kAttrs[] = {
+    {"causal", AttrType::kBool},
+    {"window", AttrType::kInt},  // Keys that a query sees, itself included; 0 = all.
+    {.name = "kernel", .type = AttrType::kString, .choices = "flash unfused"},
+    {"dropout", AttrType::kFloat, false, 0, 1},
+    {"softcap", AttrType::kFloat, false, 0, 1e6},
+    {"scale", AttrType::kFloat, false, 0, 1e6},
+    {"sinks", AttrType::kBool},
+    {"alibi", AttrType::kBool},
+};
+
+std::vector<OpDef::Example> examples() {
+  const TensorType q{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"heads", 8}, {"head_dim", 8}}};
+  const TensorType k{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"kv_heads", 2}, {"head_dim", 8}}};
+  const TensorType v{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"kv_heads", 2}, {"head_dim", 6}}};
+  const TensorType bias{DType::kBf16, {{"heads", 8}, {"seq", 16}, {"keys", 16}}};
+  const TensorType sinks{DType::kBf16, {{"heads", 8}}};
+  const Attr unfused = std::string("unfused");
+  return {{{{"causal", true}}, {q, k, v}},
+          {{{"kernel", unfused}, {"dropout", 0.1}}, {q, q, q, bias}},
+          {{{"causal", true}, {"window", std::int64_t{4}}, {"sinks", true}}, {q, k, k, sinks}},
+          {{{"kernel", unfused}}, {q, k, v, bias, sinks}}};
+}
+
+}  // namespace
+
+const OpDef kAttention = {
+    .kind = "attention",
+    .summary =
+        "q [b, s, H, d], k [b, t, G, d], v [b, t, G, e] (bias [H, s, t]) (sinks [H]) -> [b, s, H, "
+        "e]",
+    .aten = "aten::scaled_dot_product_attention",
+    .operands = {3, 5},
+    .attrs = kAttrs,
+    .annotation = annotation,
+    .relabel = relabel,
+    .infer = infer,
+    .work = work,
+    .saved = saved,
+    .examples = examples,
+};
+
+}  // namespace meshwright

@@ -1,0 +1,50 @@
+#include "ops/ops.h"
+
+namespace meshwright {
+namespace {
+
+// One linear per expert, run as one kernel: a batch of products with a row per token of the expert.
+std::string annotation(const OpContext& c) {
+  return c.inputs.size() == 3 ? "e b s k+, e n k+, e n -> e b s n" : "e b s k+, e n k+ -> e b s n";
+}
+
+Work work(const OpContext& c) {
+  const std::vector<Dim>& weight = c.inputs[1].dims;
+  const double experts = static_cast<double>(weight[0].size);
+  const double n = static_cast<double>(weight[1].size);
+  const double k = static_cast<double>(weight[2].size);
+  const double m = c.inputs[0].elements() / (experts * k);
+  Work work = matmul_work(c, {experts, m, n, k}, /*b_is_parameter=*/true);
+  if (c.inputs.size() == 3) {
+    const Bytes result(experts * m * n * dtype_bytes(c.inputs[0].dtype));
+    work.forward_pointwise = 2 * result;
+    work.backward_pointwise = result;
+    ++work.forward_kernels;
+    ++work.backward_kernels;
+  }
+  return work;
+}
+
+Saved saved(const OpContext&) { return {{0}, {}, Bytes(0)}; }
+
+std::vector<OpDef::Example> examples() {
+  const TensorType x{DType::kBf16, {{"experts", 8}, {"batch", 4}, {"seq", 4}, {"hidden", 32}}};
+  const TensorType w{DType::kBf16, {{"experts", 8}, {"expert_ffn", 16}, {"hidden", 32}}};
+  const TensorType bias{DType::kBf16, {{"experts", 8}, {"expert_ffn", 16}}};
+  return {{{}, {x, w}}, {{}, {x, w, bias}}};
+}
+
+}  // namespace
+
+const OpDef kGroupedLinear = {
+    .kind = "grouped_linear",
+    .summary = "A linear per expert: x [e, b, s, k], W [e, n, k] (bias [e, n]) -> [e, b, s, n]",
+    .aten = "",
+    .operands = {2, 3},
+    .annotation = annotation,
+    .work = work,
+    .saved = saved,
+    .examples = examples,
+};
+
+}  // namespace meshwright
