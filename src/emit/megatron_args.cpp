@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "emit/megatron_options.h"
 #include "emit/shell_words.h"
 
@@ -30,17 +31,6 @@ bool is_value(std::string_view word) {
   return word.empty() || word[0] != '-' || looks_like_number(word);
 }
 
-/// Words for a message: hostile input may be long or unprintable.
-std::string shown(std::string_view word) {
-  std::string out;
-  for (const char c : word.substr(0, 60)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte == 0x7f ? '?' : c;
-  }
-  if (word.size() > 60) out += "...";
-  return out;
-}
-
 std::string expansion_hint(std::string_view value) {
   if (value.find('$') == std::string_view::npos) return {};
   return "shell variables are not expanded here: put the value in their place";
@@ -52,10 +42,11 @@ std::int64_t read_integer(const MegatronOption& option, std::string_view value) 
   if (digits.starts_with('+')) digits.remove_prefix(1);
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const bool whole = end == digits.data() + digits.size() && !digits.empty();
-  if (whole && failure == std::errc{} && number >= option.min && number <= option.max) return number;
+  if (whole && failure == std::errc{} && number >= option.min && number <= option.max)
+    return number;
   const bool is_number = whole && failure != std::errc::invalid_argument;
-  throw Error(is_number ? fmt::format("{} is out of range", shown(value))
-                        : fmt::format("`{}` is no whole number", shown(value)),
+  throw Error(is_number ? fmt::format("{} is out of range", value.substr(0, 40))
+                        : fmt::format("{} is no whole number", in_quotes(value)),
               std::string(option.flag),
               is_number ? fmt::format("{} to {}", option.min, option.max) : expansion_hint(value));
 }
@@ -65,7 +56,7 @@ double read_real(const MegatronOption& option, std::string_view value) {
   const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (value.empty() || failure != std::errc{} || end != value.data() + value.size() ||
       !std::isfinite(number))
-    throw Error(fmt::format("`{}` is no number", shown(value)), std::string(option.flag),
+    throw Error(fmt::format("{} is no number", in_quotes(value)), std::string(option.flag),
                 expansion_hint(value));
   return number;
 }
@@ -80,7 +71,7 @@ std::string read_choice(const MegatronOption& option, std::string_view value) {
   std::string legal(option.choices);
   for (std::size_t at = 0; (at = legal.find(' ', at)) != std::string::npos; at += 2)
     legal.replace(at, 1, ", ");
-  throw Error(fmt::format("`{}` is not a choice", shown(value)), std::string(option.flag),
+  throw Error(fmt::format("{} is not a choice", in_quotes(value)), std::string(option.flag),
               "legal: " + legal);
 }
 
@@ -89,30 +80,32 @@ using Values = std::span<const std::string>;
 
 void store(MegatronArgs& args, const MegatronOption& option, Values values) {
   const auto one = [&]() -> const std::string& { return values.front(); };
-  std::visit(
-      Overloaded{
-          [&](bool MegatronArgs::* field) { args.*field = true; },
-          [&](std::int64_t MegatronArgs::* field) { args.*field = read_integer(option, one()); },
-          [&](std::optional<std::int64_t> MegatronArgs::* field) {
-            args.*field = read_integer(option, one());
-          },
-          [&](std::optional<double> MegatronArgs::* field) {
-            args.*field = read_real(option, one());
-          },
-          [&](std::optional<std::string> MegatronArgs::* field) {
-            args.*field = read_choice(option, one());
-          },
-          [&](std::vector<std::string> MegatronArgs::* field) {
-            std::vector<std::string> list;
-            for (const auto& value : values) list.push_back(read_choice(option, value));
-            args.*field = std::move(list);
-          },
-          [&](std::vector<std::int64_t> MegatronArgs::* field) {
-            std::vector<std::int64_t> list;
-            for (const auto& value : values) list.push_back(read_integer(option, value));
-            args.*field = std::move(list);
-          }},
-      option.field);
+  std::visit(Overloaded{[&](bool MegatronArgs::* field) { args.*field = true; },
+                        [&](std::int64_t MegatronArgs::* field) {
+                          args.*field = read_integer(option, one());
+                        },
+                        [&](std::optional<std::int64_t> MegatronArgs::* field) {
+                          args.*field = read_integer(option, one());
+                        },
+                        [&](std::optional<double> MegatronArgs::* field) {
+                          args.*field = read_real(option, one());
+                        },
+                        [&](std::optional<std::string> MegatronArgs::* field) {
+                          args.*field = read_choice(option, one());
+                        },
+                        [&](std::vector<std::string> MegatronArgs::* field) {
+                          std::vector<std::string> list;
+                          for (const auto& value : values)
+                            list.push_back(read_choice(option, value));
+                          args.*field = std::move(list);
+                        },
+                        [&](std::vector<std::int64_t> MegatronArgs::* field) {
+                          std::vector<std::int64_t> list;
+                          for (const auto& value : values)
+                            list.push_back(read_integer(option, value));
+                          args.*field = std::move(list);
+                        }},
+             option.field);
 }
 
 bool takes_value(const MegatronOption& option) {
@@ -159,7 +152,7 @@ MegatronArgs parse_megatron_args(std::span<const std::string> words) {
     const auto equals = word.find('=');
     const std::string flag = word.substr(0, equals);
     if (!flag.starts_with("--") || flag.size() == 2)
-      throw Error(fmt::format("`{}` belongs to no option", shown(word)),
+      throw Error(fmt::format("{} belongs to no option", in_quotes(word)),
                   fmt::format("word {}", at + 1), "options begin with --");
     const MegatronOption* option = find_megatron_option(flag);
     ++at;
@@ -170,7 +163,7 @@ MegatronArgs parse_megatron_args(std::span<const std::string> words) {
       joined.push_back(word.substr(equals + 1));
       values = joined;
       if (option != nullptr && !takes_value(*option))
-        throw Error(fmt::format("takes no value, got `{}`", shown(joined[0])), flag);
+        throw Error(fmt::format("takes no value, got {}", in_quotes(joined[0])), flag);
     } else if (option == nullptr || takes_list(*option)) {
       values = words.subspan(at, count_values(words, at));
       at += values.size();
@@ -204,10 +197,12 @@ std::vector<std::string> to_argv(const MegatronArgs& args) {
                               print_option(argv, flag, fmt::to_string(args.*field));
                           },
                           [&](std::optional<std::int64_t> MegatronArgs::* field) {
-                            if (args.*field) print_option(argv, flag, fmt::to_string(*(args.*field)));
+                            if (args.*field)
+                              print_option(argv, flag, fmt::to_string(*(args.*field)));
                           },
                           [&](std::optional<double> MegatronArgs::* field) {
-                            if (args.*field) print_option(argv, flag, fmt::to_string(*(args.*field)));
+                            if (args.*field)
+                              print_option(argv, flag, fmt::to_string(*(args.*field)));
                           },
                           [&](std::optional<std::string> MegatronArgs::* field) {
                             if (args.*field) print_option(argv, flag, *(args.*field));

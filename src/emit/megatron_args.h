@@ -18,9 +18,9 @@ struct OtherOption {
   friend bool operator==(const OtherOption&, const OtherOption&) = default;
 };
 
-/// The options of Megatron-LM that decide whether a parallel layout is legal. A field has the name of its
-/// option; an empty field means that the option is not given and Megatron's default holds. Names and
-/// defaults are those of Megatron-LM 0.20.0-dev (d98e8a64).
+/// The options of Megatron-LM that decide whether a parallel layout is legal. A field has the name
+/// of its option; an empty field means that the option is not given and Megatron's default holds.
+/// Names and defaults are those of Megatron-LM 0.20.0-dev (d98e8a64).
 struct MegatronArgs {
   using Int = std::int64_t;
   using OptInt = std::optional<std::int64_t>;
@@ -112,10 +112,10 @@ struct MegatronArgs {
   friend bool operator==(const MegatronArgs&, const MegatronArgs&) = default;
 };
 
-/// Reads `--flag`, `--flag value`, `--flag=value` and, for list options, `--flag v1 v2 ...` words. The
-/// last of several equal options wins, as in Megatron. Unknown options go to `other` with the words up to
-/// the next option. Throws Error, with the option as its place, for a missing, superfluous or bad value
-/// and for a word that belongs to no option. Sizes and counts are bounded.
+/// Reads `--flag`, `--flag value`, `--flag=value` and, for list options, `--flag v1 v2 ...` words.
+/// The last of several equal options wins, as in Megatron. Unknown options go to `other` with the
+/// words up to the next option. Throws Error, with the option as its place, for a missing,
+/// superfluous or bad value and for a word that belongs to no option. Sizes and counts are bounded.
 MegatronArgs parse_megatron_args(std::span<const std::string> words);
 
 /// The words that parse_megatron_args reads back as `args`; options at their default are left out.
@@ -125,14 +125,15 @@ std::vector<std::string> to_argv(const MegatronArgs& args);
 struct MegatronCommand {
   std::map<std::string, std::string> env;  ///< From leading `KEY=VALUE` words.
   std::vector<std::string> launcher;       ///< Words before and including the script, may be empty.
-  /// Number of ranks: from torchrun's `--nproc-per-node` and `--nnodes`, else from `WORLD_SIZE`; empty
-  /// when neither says a number.
+  /// Number of ranks: from torchrun's `--nproc-per-node` and `--nnodes`, else from `WORLD_SIZE`;
+  /// empty when neither says a number.
   std::optional<std::int64_t> world_size;
   MegatronArgs args;
 };
 
-/// Reads `KEY=VALUE ... torchrun --nproc-per-node 8 ... pretrain_gpt.py --flag ...`; environment, launcher
-/// and script may be missing. Throws Error as parse_megatron_args and split_shell_words do.
+/// Reads `KEY=VALUE ... torchrun --nproc-per-node 8 ... pretrain_gpt.py --flag ...`; environment,
+/// launcher and script may be missing. Throws Error as parse_megatron_args and split_shell_words
+/// do.
 MegatronCommand parse_megatron_command(std::string_view line);
 MegatronCommand parse_megatron_command(std::span<const std::string> words);
 

@@ -33,15 +33,16 @@ Result retired_option(const Case& c) {
 
 Result shards_fit(std::optional<std::int64_t> shards, std::int64_t tp, std::string_view of) {
   if (!shards || (*shards >= tp && *shards % tp == 0)) return {};
-  return Broken{fmt::format("{} weight shards = {} are no multiple of {} tp = {}", of, *shards, of, tp),
-                fmt::format("legal are {}", nearest_multiples(*shards, tp))};
+  return Broken{
+      fmt::format("{} weight shards = {} are no multiple of {} tp = {}", of, *shards, of, tp),
+      fmt::format("legal are {}", nearest_multiples(*shards, tp))};
 }
 
 Result world_divides(const Case& c) {
   if (!c.gtp || c.dp) return {};
   const std::string shards = *c.gtp > 1 ? fmt::format(" x weight shards {}", *c.gtp) : "";
-  return Broken{fmt::format("world size {} is not divisible by tp {} x pp {} x cp {}{}", c.world, c.tp,
-                            c.pp, c.cp, shards),
+  return Broken{fmt::format("world size {} is not divisible by tp {} x pp {} x cp {}{}", c.world,
+                            c.tp, c.pp, c.cp, shards),
                 fmt::format("their product must divide {}: {}", c.world, list_divisors(c.world))};
 }
 
@@ -61,8 +62,9 @@ Result eval_batch_divides(const Case& c) {
   const std::int64_t step = *c.eval_micro_batch * *c.dp * *c.gtp;
   if (*c.eval_global_batch % step == 0) return {};
   return Broken{
-      fmt::format("global batch {} (evaluation) is not divisible by micro batch {} x data parallel {}",
-                  *c.eval_global_batch, *c.eval_micro_batch, *c.dp * *c.gtp),
+      fmt::format(
+          "global batch {} (evaluation) is not divisible by micro batch {} x data parallel {}",
+          *c.eval_global_batch, *c.eval_micro_batch, *c.dp * *c.gtp),
       fmt::format("legal are multiples of {}, next {}", step,
                   nearest_multiples(*c.eval_global_batch, step))};
 }
@@ -82,13 +84,15 @@ Result layout_stages_divide(const Case& c) {
   if (!c.layout) return {};
   const auto stages = static_cast<std::int64_t>(c.layout->stages.size());
   if (stages % c.pp == 0) return {};
-  return Broken{fmt::format("the pipeline layout has {} stages, no multiple of pp = {}", stages, c.pp),
-                fmt::format("stages = {}: legal pp are {}", stages, list_divisors(stages))};
+  return Broken{
+      fmt::format("the pipeline layout has {} stages, no multiple of pp = {}", stages, c.pp),
+      fmt::format("stages = {}: legal pp are {}", stages, list_divisors(stages))};
 }
 
 Result layers_divide(const Case& c) {
   const auto& a = c.args;
-  if (!c.units || a.pipeline_model_parallel_layout || a.num_virtual_stages_per_pipeline_rank) return {};
+  if (!c.units || a.pipeline_model_parallel_layout || a.num_virtual_stages_per_pipeline_rank)
+    return {};
   // Only the even split is checked here; the uneven one waits for the B rules.
   if (first_or_last(a) || *c.units % c.pp == 0) return {};
   const std::int64_t counted = *c.units - *c.layers;
@@ -107,9 +111,10 @@ Result layers_divide_per_chunk(const Case& c) {
     return {};
   const std::int64_t per_rank = *c.units / c.pp;
   if (per_rank % *a.num_layers_per_virtual_pipeline_stage == 0) return {};
-  return Broken{fmt::format("{} layers per pipeline rank do not divide by {} layers per virtual stage",
-                            per_rank, *a.num_layers_per_virtual_pipeline_stage),
-                fmt::format("legal layers per virtual stage are {}", list_divisors(per_rank))};
+  return Broken{
+      fmt::format("{} layers per pipeline rank do not divide by {} layers per virtual stage",
+                  per_rank, *a.num_layers_per_virtual_pipeline_stage),
+      fmt::format("legal layers per virtual stage are {}", list_divisors(per_rank))};
 }
 
 Result interleaving_needs_ranks(const Case& c) {
@@ -158,17 +163,19 @@ Result required_options(const Case& c) {
   if (!a.micro_batch_size) missing.push_back("--micro-batch-size");
   if (!c.sequence) missing.push_back("--seq-length");
   if (missing.empty()) return {};
-  return Broken{fmt::format("{} {} missing", fmt::join(missing, ", "),
-                            missing.size() == 1 ? "is" : "are"),
-                "a training run needs them"};
+  return Broken{
+      fmt::format("{} {} missing", fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are"),
+      "a training run needs them"};
 }
 
 Result one_spelling(const Case& c) {
   const auto& a = c.args;
   if (a.num_layers && a.encoder_num_layers)
-    return Broken{"both --num-layers and --encoder-num-layers are given", "give --num-layers alone"};
+    return Broken{"both --num-layers and --encoder-num-layers are given",
+                  "give --num-layers alone"};
   if (a.seq_length && a.encoder_seq_length)
-    return Broken{"both --seq-length and --encoder-seq-length are given", "give --seq-length alone"};
+    return Broken{"both --seq-length and --encoder-seq-length are given",
+                  "give --seq-length alone"};
   return {};
 }
 
@@ -184,11 +191,10 @@ Result heads_divide_hidden(const Case& c) {
 Result sequence_divides(const Case& c) {
   if (c.cp == 1 || !c.args.seq_length || *c.args.seq_length % (2 * c.cp) == 0) return {};
   const std::int64_t half = *c.args.seq_length / 2;
-  return Broken{fmt::format("sequence length {} is no multiple of 2 x cp = {}", *c.args.seq_length,
-                            2 * c.cp),
-                *c.args.seq_length % 2 != 0
-                    ? "an odd sequence length allows cp 1 only"
-                    : fmt::format("legal cp are {}", list_divisors(half))};
+  return Broken{
+      fmt::format("sequence length {} is no multiple of 2 x cp = {}", *c.args.seq_length, 2 * c.cp),
+      *c.args.seq_length % 2 != 0 ? "an odd sequence length allows cp 1 only"
+                                  : fmt::format("legal cp are {}", list_divisors(half))};
 }
 
 Result positions_suffice(const Case& c) {
@@ -205,7 +211,8 @@ Result saved_activations(const Case& c) {
   const auto& a = c.args;
   if (!a.distribute_saved_activations) return {};
   if (c.tp == 1)
-    return Broken{"--distribute-saved-activations with tp = 1", "tp of 2 or more, or drop the option"};
+    return Broken{"--distribute-saved-activations with tp = 1",
+                  "tp of 2 or more, or drop the option"};
   if (c.recompute != "full")
     return Broken{"--distribute-saved-activations without full recomputation",
                   "--recompute-granularity full"};
@@ -230,10 +237,12 @@ Result one_connection(const Case& c) {
 Result experts_divide(const Case& c) {
   if (c.ep == 1) return {};
   if (!c.experts)
-    return Broken{fmt::format("ep = {} in a model without experts", c.ep), "ep 1, or --num-experts"};
+    return Broken{fmt::format("ep = {} in a model without experts", c.ep),
+                  "ep 1, or --num-experts"};
   if (*c.experts % c.ep == 0) return {};
-  return Broken{fmt::format("{} experts do not divide by ep = {}", *c.experts, c.ep),
-                fmt::format("experts = {}: legal ep are {}", *c.experts, list_divisors(*c.experts))};
+  return Broken{
+      fmt::format("{} experts do not divide by ep = {}", *c.experts, c.ep),
+      fmt::format("experts = {}: legal ep are {}", *c.experts, list_divisors(*c.experts))};
 }
 
 Result weight_shard_checkpoint(const Case& c) {
@@ -279,11 +288,11 @@ const MegatronRule kRules[] = {
     {"A10",
      [](const Case& c) {
        const auto& a = c.args;
-       return forbid(a.num_layers_per_virtual_pipeline_stage &&
-                         !a.num_virtual_stages_per_pipeline_rank &&
-                         !a.pipeline_model_parallel_layout && first_or_last(a),
-                     "--num-layers-per-virtual-pipeline-stage with a first or last stage of its own",
-                     "use --num-virtual-stages-per-pipeline-rank or a layout");
+       return forbid(
+           a.num_layers_per_virtual_pipeline_stage && !a.num_virtual_stages_per_pipeline_rank &&
+               !a.pipeline_model_parallel_layout && first_or_last(a),
+           "--num-layers-per-virtual-pipeline-stage with a first or last stage of its own",
+           "use --num-virtual-stages-per-pipeline-rank or a layout");
      }},
     {"A11", layers_divide},
     {"A12", layers_divide_per_chunk},
@@ -400,10 +409,10 @@ const MegatronRule kRules[] = {
     {"A39", experts_divide},
     {"A40",
      [](const Case& c) {
-       return forbid(c.checkpoint() == "torch_dcp" &&
-                         (!c.args.use_torch_fsdp2 || c.tp > 1 || c.pp > 1),
-                     "--ckpt-format torch_dcp without FSDP2 or with tp or pp above 1",
-                     "--use-torch-fsdp2 with tp 1 and pp 1, or --ckpt-format torch_dist");
+       return forbid(
+           c.checkpoint() == "torch_dcp" && (!c.args.use_torch_fsdp2 || c.tp > 1 || c.pp > 1),
+           "--ckpt-format torch_dcp without FSDP2 or with tp or pp above 1",
+           "--use-torch-fsdp2 with tp 1 and pp 1, or --ckpt-format torch_dist");
      }},
     {"A41",
      [](const Case& c) {
@@ -414,10 +423,10 @@ const MegatronRule kRules[] = {
     {"A42",
      [](const Case& c) {
        const bool emerging = c.optimizer() != "adam" && c.optimizer() != "sgd";
-       return forbid(emerging && c.checkpoint() != "torch" && c.checkpoint() != "torch_dist",
-                     fmt::format("--optimizer {} with --ckpt-format {}", c.optimizer(),
-                                 c.checkpoint()),
-                     "--ckpt-format torch or torch_dist");
+       return forbid(
+           emerging && c.checkpoint() != "torch" && c.checkpoint() != "torch_dist",
+           fmt::format("--optimizer {} with --ckpt-format {}", c.optimizer(), c.checkpoint()),
+           "--ckpt-format torch or torch_dist");
      }},
     {"A43",
      [](const Case& c) {

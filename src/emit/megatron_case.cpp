@@ -19,7 +19,8 @@ std::optional<std::int64_t> weight_shards(std::optional<std::int64_t> wanted, st
 }
 
 /// world / (a x b x c x d), or nothing when that leaves a rest.
-std::optional<std::int64_t> replicas(std::int64_t world, std::initializer_list<std::int64_t> sizes) {
+std::optional<std::int64_t> replicas(std::int64_t world,
+                                     std::initializer_list<std::int64_t> sizes) {
   for (const std::int64_t size : sizes) {
     if (world % size != 0) return std::nullopt;
     world /= size;
@@ -33,9 +34,8 @@ void derive_pipeline(MegatronCase& c) {
     try {
       c.layout = parse_megatron_layout(*a.pipeline_model_parallel_layout);
     } catch (const Error& error) {
-      c.layout_error = error.hint().empty()
-                           ? error.message()
-                           : fmt::format("{} ({})", error.message(), error.hint());
+      c.layout_error = error.hint().empty() ? error.message()
+                                            : fmt::format("{} ({})", error.message(), error.hint());
       return;
     }
     const auto stages = static_cast<std::int64_t>(c.layout->stages.size());

@@ -35,20 +35,20 @@ Result query_groups(const Case& c, const LayerTable&) {
   if (!c.query_groups || !c.args.num_attention_heads) return {};
   const std::int64_t heads = *c.args.num_attention_heads;
   if (*c.query_groups > 0 && heads % *c.query_groups == 0) return {};
-  return Broken{fmt::format("{} attention heads in {} query groups: the first forward pass stops", heads,
-                            *c.query_groups),
+  return Broken{fmt::format("{} attention heads in {} query groups: the first forward pass stops",
+                            heads, *c.query_groups),
                 fmt::format("heads = {}: legal query groups are {}", heads, list_divisors(heads))};
 }
 
 Result pipeline_fills(const Case& c, const LayerTable&) {
   if (!c.micro_batches || c.pp == 1 || c.virtual_stages > 1 || *c.micro_batches >= c.pp) return {};
-  return Broken{fmt::format("{} micro-batches never fill {} pipeline stages: at least {:.0f} % of the "
-                            "time is idle",
-                            *c.micro_batches, c.pp,
-                            100.0 * static_cast<double>(c.pp - 1) /
-                                static_cast<double>(*c.micro_batches + c.pp - 1)),
-                fmt::format("global batch of {} or more",
-                            c.pp * (*c.micro_batch * *c.dp * *c.gtp))};
+  return Broken{
+      fmt::format(
+          "{} micro-batches never fill {} pipeline stages: at least {:.0f} % of the "
+          "time is idle",
+          *c.micro_batches, c.pp,
+          100.0 * static_cast<double>(c.pp - 1) / static_cast<double>(*c.micro_batches + c.pp - 1)),
+      fmt::format("global batch of {} or more", c.pp * (*c.micro_batch * *c.dp * *c.gtp))};
 }
 
 Result sequence_parallel(const Case& c, const LayerTable&) {
@@ -60,10 +60,11 @@ Result sequence_parallel(const Case& c, const LayerTable&) {
                               *c.sequence / c.cp, c.tp),
                   fmt::format("legal tp are {}", list_divisors(*c.sequence / c.cp))};
   if (!c.args.sequence_parallel && c.experts && c.tp > 1)
-    return Broken{fmt::format("experts with tp = {} but no --sequence-parallel: the first forward pass "
-                              "stops",
-                              c.tp),
-                  "--sequence-parallel, or tp 1"};
+    return Broken{
+        fmt::format("experts with tp = {} but no --sequence-parallel: the first forward pass "
+                    "stops",
+                    c.tp),
+        "--sequence-parallel, or tp 1"};
   return {};
 }
 
@@ -73,8 +74,9 @@ Result recomputed_layers(const Case& c, const LayerTable& table) {
   for (const auto& rank : table) most = std::max(most, *std::ranges::max_element(rank));
   const std::int64_t wanted = *c.args.recompute_num_layers;
   if (wanted >= 1 && wanted <= most) return {};
-  return Broken{fmt::format("--recompute-num-layers {} on stages of at most {} layers", wanted, most),
-                fmt::format("1 to {}", std::max<std::int64_t>(1, most))};
+  return Broken{
+      fmt::format("--recompute-num-layers {} on stages of at most {} layers", wanted, most),
+      fmt::format("1 to {}", std::max<std::int64_t>(1, most))};
 }
 
 Result widths_divide(const Case& c, const LayerTable&) {
@@ -99,18 +101,20 @@ Result context_parallel(const Case& c, const LayerTable&) {
   if (c.cp == 1) return {};
   const auto& a = c.args;
   if (a.transformer_impl == "local")
-    return Broken{fmt::format("cp = {} with --transformer-impl local, whose attention has none", c.cp),
-                  "--transformer-impl transformer_engine"};
+    return Broken{
+        fmt::format("cp = {} with --transformer-impl local, whose attention has none", c.cp),
+        "--transformer-impl transformer_engine"};
   // All-to-all attention moves whole heads, so every rank of the group needs some of them.
   if (std::ranges::count(a.cp_comm_type, "a2a") == 0 || !a.num_attention_heads) return {};
   const std::int64_t heads = *a.num_attention_heads / c.tp;
   const std::int64_t groups =
       c.query_groups ? std::max<std::int64_t>(1, *c.query_groups / c.tp) : heads;
   if (heads % c.cp == 0 && groups % c.cp == 0) return {};
-  return Broken{fmt::format("all-to-all context parallelism splits {} heads and {} key-value heads per "
-                            "rank over cp = {}",
-                            heads, groups, c.cp),
-                fmt::format("legal cp are {}; or --cp-comm-type p2p", list_divisors(groups))};
+  return Broken{
+      fmt::format("all-to-all context parallelism splits {} heads and {} key-value heads per "
+                  "rank over cp = {}",
+                  heads, groups, c.cp),
+      fmt::format("legal cp are {}; or --cp-comm-type p2p", list_divisors(groups))};
 }
 
 Result ignored_options(const Case& c, const LayerTable&) {
@@ -129,14 +133,14 @@ Result ignored_options(const Case& c, const LayerTable&) {
 Result evaluation_schedule(const Case& c, const LayerTable&) {
   if (!c.pipeline_known || c.pp == 1 || c.virtual_stages == 1) return {};
   if (!c.eval_micro_batches || c.eval_micro_batches == c.micro_batches) return {};
-  const std::int64_t group =
-      c.args.microbatch_group_size_per_virtual_pipeline_stage.value_or(c.pp);
+  const std::int64_t group = c.args.microbatch_group_size_per_virtual_pipeline_stage.value_or(c.pp);
   const std::int64_t rest = *c.eval_micro_batches % group;
   if (group <= *c.eval_micro_batches && (rest == 0 || rest >= c.pp)) return {};
-  return Broken{fmt::format("{} micro-batches of evaluation do not fit the interleaved schedule: it "
-                            "stops at the first evaluation",
-                            *c.eval_micro_batches),
-                fmt::format("a multiple of {}", group)};
+  return Broken{
+      fmt::format("{} micro-batches of evaluation do not fit the interleaved schedule: it "
+                  "stops at the first evaluation",
+                  *c.eval_micro_batches),
+      fmt::format("a multiple of {}", group)};
 }
 
 struct Caution {
@@ -145,9 +149,9 @@ struct Caution {
 };
 
 constexpr Caution kCautions[] = {
-    {"W1", layers_lost},       {"W2", query_groups},     {"W3", pipeline_fills},
+    {"W1", layers_lost},       {"W2", query_groups},      {"W3", pipeline_fills},
     {"W4", sequence_parallel}, {"W5", recomputed_layers}, {"W6", widths_divide},
-    {"W7", context_parallel},  {"W8", ignored_options},  {"W9", evaluation_schedule},
+    {"W7", context_parallel},  {"W8", ignored_options},   {"W9", evaluation_schedule},
 };
 
 }  // namespace

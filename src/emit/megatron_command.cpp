@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "emit/megatron_args.h"
 #include "emit/shell_words.h"
 
@@ -34,18 +35,18 @@ std::optional<std::int64_t> read_count(std::string_view text, std::string_view p
   return count;
 }
 
-/// How many words belong to the launcher: all up to the script, which is the first `*.py` word or the
-/// module behind `-m` (torch.distributed's own modules are launchers). 0 when options come at once.
+/// How many words belong to the launcher: all up to the script, which is the first `*.py` word or
+/// the module behind `-m` (torch.distributed's own modules are launchers). 0 when options come at
+/// once.
 std::size_t launcher_length(std::span<const std::string> words) {
   if (words.empty() || words[0].starts_with("--")) return 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i].ends_with(".py")) return i + 1;
     const bool names_module = words[i] == "-m" || words[i] == "--module";
-    if (names_module && i + 1 < words.size() && !words[i + 1].starts_with("torch."))
-      return i + 2;
+    if (names_module && i + 1 < words.size() && !words[i + 1].starts_with("torch.")) return i + 2;
   }
-  throw Error(fmt::format("no training script behind `{}`", words[0].substr(0, 60)),
-              "command line", "e.g. torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers ...");
+  throw Error(fmt::format("no training script behind {}", in_quotes(words[0])), "command line",
+              "e.g. torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers ...");
 }
 
 /// The last value of the launcher option `name`, which torchrun spells with dashes or underscores.
@@ -64,16 +65,10 @@ std::optional<std::string> launcher_value(std::span<const std::string> words,
   return value;
 }
 
-/// A pasted line may go on with a redirection, a pipe or another command; the options end before it.
-bool ends_command(std::string_view word) {
-  for (const std::string_view end : {"|", "||", "&&", "&", ";", "|&", "2>&1"})
-    if (word == end) return true;
-  return word.starts_with(">") || word.starts_with("&>") || word.starts_with("2>");
-}
-
 bool starts_ranks(std::span<const std::string> launcher) {
   return std::ranges::any_of(launcher, [](const std::string& word) {
-    return word == "torchrun" || word.ends_with("/torchrun") || word.starts_with("torch.distributed");
+    return word == "torchrun" || word.ends_with("/torchrun") ||
+           word.starts_with("torch.distributed");
   });
 }
 
@@ -98,8 +93,6 @@ std::optional<std::int64_t> world_of(const MegatronCommand& command) {
 
 MegatronCommand parse_megatron_command(std::span<const std::string> words) {
   MegatronCommand command;
-  words = words.first(
-      static_cast<std::size_t>(std::ranges::find_if(words, ends_command) - words.begin()));
   std::size_t at = 0;
   while (at < words.size()) {
     const std::size_t name = assigned_name(words[at]);

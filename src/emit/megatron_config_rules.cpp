@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/spelling.h"
 #include "emit/megatron_case.h"
 
 namespace meshwright {
@@ -43,13 +44,15 @@ bool first_or_last(const MegatronArgs& a) {
 Result uneven_excludes(const Case& c) {
   const auto& a = c.args;
   if (a.pipeline_model_parallel_layout && (first_or_last(a) || accounts(a)))
-    return Broken{"a pipeline layout together with --decoder-first/last-pipeline-num-layers or "
-                  "--account-for-embedding/loss-in-pipeline-split",
-                  "give the layout alone: it says all of it"};
+    return Broken{
+        "a pipeline layout together with --decoder-first/last-pipeline-num-layers or "
+        "--account-for-embedding/loss-in-pipeline-split",
+        "give the layout alone: it says all of it"};
   if (first_or_last(a) && accounts(a))
-    return Broken{"--decoder-first/last-pipeline-num-layers together with "
-                  "--account-for-embedding/loss-in-pipeline-split",
-                  "one of the two, or a layout"};
+    return Broken{
+        "--decoder-first/last-pipeline-num-layers together with "
+        "--account-for-embedding/loss-in-pipeline-split",
+        "one of the two, or a layout"};
   return {};
 }
 
@@ -77,12 +80,13 @@ Result end_stage(const Case& c, std::optional<std::int64_t> layers, std::string_
 Result middle_stages(const Case& c) {
   const auto& a = c.args;
   if (a.pipeline_model_parallel_layout || !first_or_last(a) || !c.layers) return {};
-  const std::int64_t ends = (a.decoder_first_pipeline_num_layers ? 1 : 0) +
-                            (a.decoder_last_pipeline_num_layers ? 1 : 0);
+  const std::int64_t ends =
+      (a.decoder_first_pipeline_num_layers ? 1 : 0) + (a.decoder_last_pipeline_num_layers ? 1 : 0);
   const std::int64_t stages = c.pp - ends;
   const std::int64_t layers = *c.layers - a.decoder_first_pipeline_num_layers.value_or(0) -
                               a.decoder_last_pipeline_num_layers.value_or(0);
-  const std::string left = fmt::format("{} layers are left for {} middle pipeline ranks", layers, stages);
+  const std::string left =
+      fmt::format("{} layers are left for {} middle pipeline ranks", layers, stages);
   if ((layers != 0) != (stages != 0))
     return Broken{left, "first + last + an equal share for every middle rank must give num-layers"};
   if (stages == 0) return {};
@@ -91,9 +95,11 @@ Result middle_stages(const Case& c) {
                   fmt::format("legal numbers of middle ranks are {}; or give a layout",
                               list_divisors(std::max<std::int64_t>(layers, 1)))};
   if (c.pipeline_known && layers / stages % c.virtual_stages != 0)
-    return Broken{fmt::format("{} layers per middle pipeline rank do not divide by {} virtual stages",
-                              layers / stages, c.virtual_stages),
-                  fmt::format("legal virtual stages are {}", list_divisors(std::max<std::int64_t>(1, layers / stages)))};
+    return Broken{
+        fmt::format("{} layers per middle pipeline rank do not divide by {} virtual stages",
+                    layers / stages, c.virtual_stages),
+        fmt::format("legal virtual stages are {}",
+                    list_divisors(std::max<std::int64_t>(1, layers / stages)))};
   return {};
 }
 
@@ -105,10 +111,11 @@ Result accounted_split(const Case& c) {
                               *c.units, c.pp),
                   fmt::format("legal pp are {}", list_divisors(*c.units))};
   if (!c.pipeline_known || *c.units / c.pp % c.virtual_stages == 0) return {};
-  return Broken{fmt::format("{} layers per pipeline rank, with embedding or loss counted, do not divide "
-                            "by {} virtual stages",
-                            *c.units / c.pp, c.virtual_stages),
-                fmt::format("legal virtual stages are {}", list_divisors(*c.units / c.pp))};
+  return Broken{
+      fmt::format("{} layers per pipeline rank, with embedding or loss counted, do not divide "
+                  "by {} virtual stages",
+                  *c.units / c.pp, c.virtual_stages),
+      fmt::format("legal virtual stages are {}", list_divisors(*c.units / c.pp))};
 }
 
 Result recompute_complete(const Case& c) {
@@ -131,11 +138,11 @@ Result recompute_modules(const Case& c) {
   const auto& a = c.args;
   if (c.recompute != "selective") return {};
   constexpr std::array<std::string_view, 11> kModules = {
-      "core_attn", "moe_act",      "layernorm",   "mla_up_proj", "mlp", "moe", "shared_experts",
-      "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc"};
+      "core_attn",      "moe_act",      "layernorm",   "mla_up_proj", "mlp", "moe",
+      "shared_experts", "gdn_norm_out", "gdp_in_proj", "gdp_qkv",     "mhc"};
   for (const auto& module : a.recompute_modules) {
     if (std::ranges::count(kModules, module) == 0)
-      return Broken{fmt::format("`{}` is no module to recompute", module.substr(0, 40)),
+      return Broken{fmt::format("{} is no module to recompute", in_quotes(module)),
                     fmt::format("legal are {}", fmt::join(kModules, ", "))};
     if (module == "moe_act" && !a.moe_grouped_gemm)
       return Broken{"recomputing moe_act without --moe-grouped-gemm", "add --moe-grouped-gemm"};

@@ -1,11 +1,12 @@
-// Rank groups as mixed-radix numbers: a rank is written in the radices of the axes, fastest first; a
-// group is the set of ranks that share all digits outside the named axes (Megatron-LM 0.20,
+// Rank groups as mixed-radix numbers: a rank is written in the radices of the axes, fastest first;
+// a group is the set of ranks that share all digits outside the named axes (Megatron-LM 0.20,
 // core/parallel_state.py, RankGenerator).
 #include "emit/megatron_groups.h"
 
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/spelling.h"
 
 namespace meshwright {
 namespace {
@@ -17,7 +18,8 @@ struct Axis {
   std::int64_t size;
 };
 
-/// world / (product of `sizes`), or 0 when it does not divide. Stops before the product can overflow.
+/// world / (product of `sizes`), or 0 when it does not divide. Stops before the product can
+/// overflow.
 std::int64_t rest_of(std::int64_t world, std::initializer_list<std::int64_t> sizes) {
   for (const std::int64_t size : sizes) {
     if (size < 1 || world % size != 0) return 0;
@@ -60,14 +62,15 @@ std::vector<bool> named(const std::vector<Axis>& axes, std::string_view names) {
       mask[i] = found = true;
     }
     if (!found)
-      throw Error(fmt::format("`{}` is no axis of this grid", rest.substr(0, dash).substr(0, 40)),
+      throw Error(fmt::format("{} is no axis of this grid", in_quotes(rest.substr(0, dash))),
                   "rank groups");
     if (dash == std::string_view::npos) return mask;
     rest.remove_prefix(dash + 1);
   }
 }
 
-/// Ranks of all digit combinations of the axes selected by `mask == wanted`, the first axis fastest.
+/// Ranks of all digit combinations of the axes selected by `mask == wanted`, the first axis
+/// fastest.
 std::vector<std::int64_t> offsets(const std::vector<Axis>& axes, const std::vector<bool>& mask,
                                   bool wanted) {
   std::vector<std::int64_t> ranks = {0};
@@ -120,7 +123,8 @@ bool pipeline_groups_agree(const MegatronDegrees& d) {
   const std::int64_t dense = dense_rest(d);
   const std::int64_t expert = expert_rest(d);
   if (dense == 0 || expert == 0) return false;
-  // With pp slowest its stride is world / pp on both grids; else the strides are what lies below dp.
+  // With pp slowest its stride is world / pp on both grids; else the strides are what lies below
+  // dp.
   return !d.pp_before_dp || d.pp == 1 || dense == expert;
 }
 

@@ -44,7 +44,8 @@ TEST(MegatronGroups, EqualTheRecordedOnes) {
     EXPECT_EQ(d.expert_dp(), entry.at("edp").get<std::int64_t>());
     EXPECT_EQ(pipeline_groups_agree(d), entry.at("pp_groups_equal").get<bool>());
     for (const auto& [axes, groups] : entry.at("dense").items()) {
-      EXPECT_EQ(megatron_rank_groups(d, MegatronGrid::kDense, axes), groups.get<RankGroups>()) << axes;
+      EXPECT_EQ(megatron_rank_groups(d, MegatronGrid::kDense, axes), groups.get<RankGroups>())
+          << axes;
       ++compared;
     }
     for (const auto& [axes, groups] : entry.at("expert").items()) {
@@ -61,8 +62,14 @@ TEST(MegatronGroups, EqualTheRecordedOnes) {
 }
 
 TEST(MegatronGroups, EveryRankIsInOneGroup) {
-  const MegatronDegrees d{.world = 48, .tp = 2, .cp = 2, .pp = 3, .ep = 4, .etp = 1,
-                          .weight_shards = 2, .pp_before_dp = true};
+  const MegatronDegrees d{.world = 48,
+                          .tp = 2,
+                          .cp = 2,
+                          .pp = 3,
+                          .ep = 4,
+                          .etp = 1,
+                          .weight_shards = 2,
+                          .pp_before_dp = true};
   for (const auto* axes : {"tp", "gtp", "cp", "dp", "pp", "tp-pp", "tp-dp-cp", "dp-cp-tp-pp-gtp"}) {
     std::vector<std::int64_t> ranks;
     for (const auto& group : megatron_rank_groups(d, MegatronGrid::kDense, axes)) {
@@ -90,14 +97,15 @@ TEST(MegatronGroups, RefusesBadDegrees) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({.world = 6, .tp = 4}, MegatronGrid::kDense, "tp"),
-            "rank groups: 6 ranks cannot be divided by tp x weight shards x cp x pp (4 x 1 x 1 x 1)");
+  EXPECT_EQ(
+      message({.world = 6, .tp = 4}, MegatronGrid::kDense, "tp"),
+      "rank groups: 6 ranks cannot be divided by tp x weight shards x cp x pp (4 x 1 x 1 x 1)");
   EXPECT_THAT(message({.world = 8, .ep = 3}, MegatronGrid::kExpert, "ep"),
               HasSubstr("cannot be divided by etp x ep x weight shards x pp"));
   EXPECT_THAT(message({.world = 8, .tp = 0}, MegatronGrid::kDense, "tp"),
               HasSubstr("cannot be divided"));
   EXPECT_EQ(message({.world = 8}, MegatronGrid::kDense, "ep"),
-            "rank groups: `ep` is no axis of this grid");
+            "rank groups: \"ep\" is no axis of this grid");
   EXPECT_THAT(message({.world = 8}, MegatronGrid::kDense, "tp-"), HasSubstr("no axis"));
   EXPECT_THAT(message({.world = std::int64_t{1} << 40}, MegatronGrid::kDense, "dp"),
               HasSubstr("out of range"));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/spelling.h"
 
 namespace meshwright {
 namespace {
@@ -15,8 +16,8 @@ constexpr std::string_view kOption = "--pipeline-model-parallel-layout";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// The number in `text` from `at` on, and where it ends. Large numbers saturate, so that a bound check
-/// can follow.
+/// The number in `text` from `at` on, and where it ends. Large numbers saturate, so that a bound
+/// check can follow.
 struct Count {
   std::size_t value;
   std::size_t end;
@@ -37,9 +38,9 @@ void append_repeated(std::string& out, std::string_view what, std::size_t times)
   if (what.empty()) return;
   if (times > kMaxMegatronLayoutUnits / what.size() ||
       out.size() + what.size() * times > kMaxMegatronLayoutUnits) {
-    throw Error(fmt::format("the pipeline layout unrolls to more than {} units",
-                            kMaxMegatronLayoutUnits),
-                std::string(kOption), "use smaller repeat counts");
+    throw Error(
+        fmt::format("the pipeline layout unrolls to more than {} units", kMaxMegatronLayoutUnits),
+        std::string(kOption), "use smaller repeat counts");
   }
   for (std::size_t i = 0; i < times; ++i) out += what;
 }
@@ -85,20 +86,14 @@ std::string unroll_units(std::string_view text) {
   return out;
 }
 
-std::string describe_character(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  if (byte < 0x20 || byte >= 0x7f) return fmt::format("byte 0x{:02x}", byte);
-  return fmt::format("`{}`", c);
-}
-
-Error bad_character(char c, std::size_t stage) {
+Error bad_character(const char& c, std::size_t stage) {
   std::string hint =
       "E is the embedding, t a decoder layer, m a prediction layer, L the loss, | ends a stage";
   if (c == '(' || c == ')')
     hint = "write a group as (t*2|)*3: it needs a count and cannot nest";
   else if (c == '*' || is_digit(c))
     hint = "a count follows one letter or one group: t*3, (tt|)*2";
-  return Error(fmt::format("{} is no pipeline layout unit (stage {})", describe_character(c), stage),
+  return Error(fmt::format("{} is no pipeline layout unit (stage {})", in_quotes({&c, 1}), stage),
                std::string(kOption), hint);
 }
 
@@ -141,7 +136,8 @@ MegatronLayout parse_megatron_layout(std::string_view text) {
     if (c == '|') {
       layout.stages.emplace_back();
     } else {
-      if (kUnits.find(c) == std::string_view::npos) throw bad_character(c, layout.stages.size() - 1);
+      if (kUnits.find(c) == std::string_view::npos)
+        throw bad_character(c, layout.stages.size() - 1);
       layout.stages.back() += c;
     }
   }
@@ -223,8 +219,7 @@ std::string layout_fault(const MegatronLayout& layout, std::int64_t pp, std::int
   for (const auto& stage : layout.stages) units += stage;
   const auto count = [&](char unit) { return std::ranges::count(units, unit); };
 
-  if (units.empty() || units.front() != 'E')
-    return "the layout must start with the embedding E";
+  if (units.empty() || units.front() != 'E') return "the layout must start with the embedding E";
   if (units.back() != 'L') return "the layout must end with the loss L";
   if (count('E') != 1) return fmt::format("the embedding E appears {} times", count('E'));
   if (count('L') != 1) return fmt::format("the loss L appears {} times", count('L'));

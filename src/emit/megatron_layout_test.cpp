@@ -48,12 +48,12 @@ TEST(MegatronLayout, ReadsALayoutFromPractice) {
 }
 
 TEST(MegatronLayout, RefusesBadText) {
-  EXPECT_THAT(parse_error("Et|x|L"), HasSubstr("`x` is no pipeline layout unit (stage 1)"));
+  EXPECT_THAT(parse_error("Et|x|L"), HasSubstr("\"x\" is no pipeline layout unit (stage 1)"));
   EXPECT_THAT(parse_error("E(t|)L"), HasSubstr("a group as (t*2|)*3: it needs a count"));
   EXPECT_THAT(parse_error("E((t|)*2)*3L"), HasSubstr("cannot nest"));
   EXPECT_THAT(parse_error("Et*L"), HasSubstr("a count follows one letter or one group"));
-  EXPECT_THAT(parse_error("Et*2*3L"), HasSubstr("`*` is no pipeline layout unit"));
-  EXPECT_THAT(parse_error("Et\x01L"), HasSubstr("byte 0x01"));
+  EXPECT_THAT(parse_error("Et*2*3L"), HasSubstr("\"*\" is no pipeline layout unit"));
+  EXPECT_THAT(parse_error("Et\x01L"), HasSubstr("\\x01"));
   EXPECT_THAT(parse_error("Et*99999999999999999999L"), HasSubstr("unrolls to more than"));
   EXPECT_EQ(parse_error("(t*1000|)*1000"), "no error");
   EXPECT_THAT(parse_error("(t*10000|)*10000"), HasSubstr("unrolls to more than"));
@@ -105,7 +105,7 @@ TEST(MegatronLayout, BalancedSplits) {
   // ISEEKYAN/Megatron-LM#47: 6 layers on 4 stages.
   EXPECT_THAT(balanced_layers(6, 4), ElementsAre(1, 2, 2, 1));
   EXPECT_THAT(balanced_layers(32, 1), ElementsAre(32));
-  EXPECT_THAT(balanced_layers(61, 8), ElementsAre(6, 8, 8, 8, 8, 8, 8, 7));
+  EXPECT_THAT(balanced_layers(61, 8), ElementsAre(7, 8, 8, 8, 8, 8, 8, 6));
   EXPECT_THAT(balanced_layers(1, 4), ElementsAre(0, 1, 0, 0));
   EXPECT_THAT(balanced_layers(0, 3), ElementsAre(0, 0, 0));
 }
@@ -128,7 +128,8 @@ TEST(MegatronLayout, BalancedSplitsHoldEveryLayer) {
 }
 
 TEST(MegatronLayout, ParseOfPrintIsTheSame) {
-  const auto stage = rc::gen::container<std::string>(rc::gen::element('E', 't', 't', 't', 'm', 'L'));
+  const auto stage =
+      rc::gen::container<std::string>(rc::gen::element('E', 't', 't', 't', 'm', 'L'));
   EXPECT_TRUE(rc::check("random stages", [&] {
     MegatronLayout layout;
     // Runs of equal stages are what the printer folds, so make them likely.

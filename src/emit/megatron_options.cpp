@@ -9,8 +9,8 @@ namespace {
 
 using A = MegatronArgs;
 
-// Bounds on the values. They are far above any real run and keep every product of a few of them, and
-// every table made from them, small enough to compute with.
+// Bounds on the values. They are far above any real run and keep every product of a few of them,
+// and every table made from them, small enough to compute with.
 constexpr std::int64_t kDegree = std::int64_t{1} << 20;
 constexpr std::int64_t kLayers = 100'000;
 constexpr std::int64_t kSize = 1'000'000'000;
@@ -45,8 +45,7 @@ const MegatronOption kOptions[] = {
     {"--num-experts", &A::num_experts, 0, kDegree},
     {"--moe-ffn-hidden-size", &A::moe_ffn_hidden_size, 1, kSize},
     {"--moe-shared-expert-intermediate-size", &A::moe_shared_expert_intermediate_size, 1, kSize},
-    {"--moe-token-dispatcher-type", &A::moe_token_dispatcher_type, 0, 0,
-     "allgather alltoall flex"},
+    {"--moe-token-dispatcher-type", &A::moe_token_dispatcher_type, 0, 0, "allgather alltoall flex"},
     {"--moe-grouped-gemm", &A::moe_grouped_gemm},
     {"--moe-shared-expert-overlap", &A::moe_shared_expert_overlap},
 

@@ -14,12 +14,11 @@ namespace meshwright {
 
 /// One command-line option: its flag, the field that holds its value, and which values are legal.
 struct MegatronOption {
-  using Field =
-      std::variant<bool MegatronArgs::*, std::int64_t MegatronArgs::*,
-                   std::optional<std::int64_t> MegatronArgs::*,
-                   std::optional<double> MegatronArgs::*, std::optional<std::string> MegatronArgs::*,
-                   std::vector<std::string> MegatronArgs::*,
-                   std::vector<std::int64_t> MegatronArgs::*>;
+  using Field = std::variant<
+      bool MegatronArgs::*, std::int64_t MegatronArgs::*,
+      std::optional<std::int64_t> MegatronArgs::*, std::optional<double> MegatronArgs::*,
+      std::optional<std::string> MegatronArgs::*, std::vector<std::string> MegatronArgs::*,
+      std::vector<std::int64_t> MegatronArgs::*>;
 
   std::string_view flag;
   Field field;

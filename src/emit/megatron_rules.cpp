@@ -27,9 +27,15 @@ bool apply(std::span<const MegatronRule> rules, const MegatronCase& c,
 
 /// Options that change what is checked here in ways that are not modelled.
 constexpr std::string_view kNotModelled[] = {
-    "--yaml-cfg",        "--hybrid-layer-pattern",         "--hybrid-override-pattern",
-    "--spec",            "--heterogeneous-layers-config-path", "--step-batch-size-schedule",
-    "--rampup-batch-size", "--use-checkpoint-args",        "--decoder-num-layers",
+    "--yaml-cfg",
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--spec",
+    "--heterogeneous-layers-config-path",
+    "--step-batch-size-schedule",
+    "--rampup-batch-size",
+    "--use-checkpoint-args",
+    "--decoder-num-layers",
 };
 
 std::vector<std::string> warnings_about(const MegatronArgs& args) {
@@ -39,8 +45,8 @@ std::vector<std::string> warnings_about(const MegatronArgs& args) {
     const std::string_view flag = std::string_view(option.flag).substr(0, 100);
     const auto similar = similar_megatron_flag(flag);
     if (std::ranges::count(kNotModelled, flag) > 0)
-      warnings.push_back(fmt::format("{} changes the model or the batch in ways that are not checked",
-                                     flag));
+      warnings.push_back(
+          fmt::format("{} changes the model or the batch in ways that are not checked", flag));
     else if (!similar.empty())
       warnings.push_back(fmt::format("{} is not known; is {} meant?", flag, similar));
     else

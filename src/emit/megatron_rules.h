@@ -15,7 +15,7 @@ namespace meshwright {
 struct MegatronFinding {
   std::string rule;     ///< Letter of the step that refuses it and a number, e.g. "B1".
   std::string message;  ///< The rule with the values that break it.
-  std::string legal;    ///< What would be legal, e.g. "heads = 28: legal tp are 1, 2, 4, 7, 14, 28".
+  std::string legal;  ///< What would be legal, e.g. "heads = 28: legal tp are 1, 2, 4, 7, 14, 28".
 };
 
 /// What the run's hardware decides about the rules.
@@ -39,18 +39,19 @@ struct MegatronVerdict {
   std::optional<std::int64_t> micro_batches;  ///< Per step and data-parallel rank.
 
   std::vector<MegatronFinding> violations;
-  /// Accepted, but not what the options seem to ask for: layers lost, options ignored, a stop in the
-  /// first forward pass, a pipeline that never fills. Rule letter W.
+  /// Accepted, but not what the options seem to ask for: layers lost, options ignored, a stop in
+  /// the first forward pass, a pipeline that never fills. Rule letter W.
   std::vector<MegatronFinding> would_misbehave;
   std::vector<std::string> warnings;  ///< What was not checked.
   /// Variables that the launcher has to set in addition to `env`.
   std::map<std::string, std::string> required_env;
 };
 
-/// Checks a configuration against the rules of Megatron-LM 0.20.0-dev (d98e8a64) for a training run of
-/// `world_size` ranks. `env` holds the variables that the user sets; a missing
-/// CUDA_DEVICE_MAX_CONNECTIONS is no violation but ends up in `required_env`, since the launcher adds
-/// it. All broken rules are reported, not only the first. Throws Error when `world_size` is out of range.
+/// Checks a configuration against the rules of Megatron-LM 0.20.0-dev (d98e8a64) for a training run
+/// of `world_size` ranks. `env` holds the variables that the user sets; a missing
+/// CUDA_DEVICE_MAX_CONNECTIONS is no violation but ends up in `required_env`, since the launcher
+/// adds it. All broken rules are reported, not only the first. Throws Error when `world_size` is
+/// out of range.
 MegatronVerdict check_megatron(const MegatronArgs& args, std::int64_t world_size,
                                const std::map<std::string, std::string>& env,
                                const MegatronPlatform& platform = {});

@@ -95,7 +95,8 @@ std::string_view rule_of_reason(const std::string& why) {
 
 // Megatron's own verdict on 1,000 random configurations.
 TEST(MegatronRules, AgreesWithMegatronOnEveryRecordedRow) {
-  const auto path = std::filesystem::path(MESHWRIGHT_REFERENCE_DATA) / "engines/megatron_accept.jsonl";
+  const auto path =
+      std::filesystem::path(MESHWRIGHT_REFERENCE_DATA) / "engines/megatron_accept.jsonl";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no reference data at " << path;
   std::ifstream file(path);
   std::size_t rows = 0, tables = 0;
@@ -103,8 +104,8 @@ TEST(MegatronRules, AgreesWithMegatronOnEveryRecordedRow) {
     const Json row = parse_json(line, "row");
     const auto text = row.at("argv").get<std::string>();
     const auto command = parse_megatron_command(text);
-    const auto verdict = check_megatron(command.args, row.at("world").get<std::int64_t>(),
-                                        row.at("env").get<Env>());
+    const auto verdict =
+        check_megatron(command.args, row.at("world").get<std::int64_t>(), row.at("env").get<Env>());
     SCOPED_TRACE(fmt::format("row {}: {} world {}\nMegatron: {}\nours: {}", rows, text,
                              row.at("world").get<int>(), row.at("why").get<std::string>(),
                              rules_of(verdict.violations)));
@@ -133,9 +134,10 @@ TEST(MegatronRules, AgreesWithMegatronOnEveryRecordedRow) {
 }
 
 TEST(MegatronRules, AcceptsAnOrdinaryRun) {
-  const auto verdict = check("--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 "
-                             "--sequence-parallel --use-distributed-optimizer --global-batch-size 64",
-                             16);
+  const auto verdict = check(
+      "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 "
+      "--sequence-parallel --use-distributed-optimizer --global-batch-size 64",
+      16);
   EXPECT_TRUE(verdict.final_ok) << rules_of(verdict.violations);
   EXPECT_THAT(verdict.would_misbehave, IsEmpty());
   EXPECT_THAT(verdict.warnings, IsEmpty());
@@ -163,12 +165,14 @@ TEST(MegatronRules, NamesTheLegalTensorParallelSizes) {
 }
 
 TEST(MegatronRules, EveryBrokenRuleIsReported) {
-  const auto verdict = check("--tensor-model-parallel-size 3 --overlap-param-gather "
-                             "--use-torch-fsdp2 --expert-model-parallel-size 2",
-                             8);
+  const auto verdict = check(
+      "--tensor-model-parallel-size 3 --overlap-param-gather "
+      "--use-torch-fsdp2 --expert-model-parallel-size 2",
+      8);
   EXPECT_FALSE(verdict.args_ok);
   for (const auto* rule : {"A2", "A14", "A15", "A18", "A20", "A22", "A39", "B1", "C1"})
-    EXPECT_NE(find(verdict.violations, rule), nullptr) << rule << ": " << rules_of(verdict.violations);
+    EXPECT_NE(find(verdict.violations, rule), nullptr)
+        << rule << ": " << rules_of(verdict.violations);
 }
 
 TEST(MegatronRules, Arguments) {
@@ -188,7 +192,8 @@ TEST(MegatronRules, Arguments) {
                    "max-position-embeddings 1024 are fewer than the sequence length 2048",
                    "2048 or more");
   expect_violation(check("--num-experts 6 --expert-model-parallel-size 4 --disable-bias-linear", 4),
-                   "A39", "6 experts do not divide by ep = 4", "experts = 6: legal ep are 1, 2, 3, 6");
+                   "A39", "6 experts do not divide by ep = 4",
+                   "experts = 6: legal ep are 1, 2, 3, 6");
   expect_violation(check("--train-samples 100", 1), "A28",
                    "--train-samples does not go with --train-iters",
                    "count a run either in iterations or in samples");
@@ -212,10 +217,11 @@ TEST(MegatronRules, MissingModelOptionsAreNamedTogether) {
 
 TEST(MegatronRules, PipelineSplits) {
   // NVIDIA/Megatron-LM#1304: older versions built 28 of these 30 layers.
-  expect_violation(check("--num-layers 30 --pipeline-model-parallel-size 4 --global-batch-size 8", 4),
-                   "A11", "30 layers do not divide by pp = 4",
-                   "legal pp are 1, 2, 3, 5, 6, 10, 15, 30; or give an uneven split with "
-                   "--pipeline-model-parallel-layout");
+  expect_violation(
+      check("--num-layers 30 --pipeline-model-parallel-size 4 --global-batch-size 8", 4), "A11",
+      "30 layers do not divide by pp = 4",
+      "legal pp are 1, 2, 3, 5, 6, 10, 15, 30; or give an uneven split with "
+      "--pipeline-model-parallel-layout");
   // NVIDIA/Megatron-LM#1778: older versions built a single layer.
   expect_violation(check("--num-layers 20 --decoder-last-pipeline-num-layers 1", 1), "B7",
                    "19 layers are left for 0 middle pipeline ranks",
@@ -235,22 +241,23 @@ TEST(MegatronRules, PipelineSplits) {
                          4),
                    "D2", "8 layers per pipeline rank do not divide by 3 virtual stages",
                    "legal virtual stages are 1, 2, 4, 8; or give a layout");
-  const auto accounted =
-      check("--num-layers 30 --pipeline-model-parallel-size 4 --global-batch-size 8 "
-            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
-            4);
+  const auto accounted = check(
+      "--num-layers 30 --pipeline-model-parallel-size 4 --global-batch-size 8 "
+      "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+      4);
   EXPECT_TRUE(accounted.final_ok) << rules_of(accounted.violations);
-  EXPECT_THAT(accounted.layers, ElementsAre(ElementsAre(7), ElementsAre(8), ElementsAre(8),
-                                            ElementsAre(7)));
+  EXPECT_THAT(accounted.layers,
+              ElementsAre(ElementsAre(7), ElementsAre(8), ElementsAre(8), ElementsAre(7)));
 }
 
 TEST(MegatronRules, ProcessGroups) {
   expect_violation(check("--num-experts 8 --expert-model-parallel-size 8 --disable-bias-linear", 4),
                    "C1", "world size 4 is not divisible by expert tp 1 x ep 8 x pp 1",
                    "their product must divide 4: 1, 2, 4");
-  const auto dense_cp = check("--pipeline-model-parallel-size 2 --context-parallel-size 2 "
-                              "--use-tp-pp-dp-mapping --global-batch-size 8",
-                              8);
+  const auto dense_cp = check(
+      "--pipeline-model-parallel-size 2 --context-parallel-size 2 "
+      "--use-tp-pp-dp-mapping --global-batch-size 8",
+      8);
   ASSERT_NE(find(dense_cp.violations, "C2"), nullptr) << rules_of(dense_cp.violations);
   expect_violation(check("--num-distributed-optimizer-instances 3 --use-distributed-optimizer", 8),
                    "C3", "data parallel 8 x cp 1 does not divide by 3 optimizer instances",
@@ -295,9 +302,10 @@ TEST(MegatronRules, ConnectionsVariable) {
 }
 
 TEST(MegatronRules, WeightShards) {
-  const auto verdict = check("--tensor-parallel-num-weight-shards 4 --tensor-model-parallel-size 2 "
-                             "--global-batch-size 8",
-                             8);
+  const auto verdict = check(
+      "--tensor-parallel-num-weight-shards 4 --tensor-model-parallel-size 2 "
+      "--global-batch-size 8",
+      8);
   EXPECT_TRUE(verdict.final_ok) << rules_of(verdict.violations);
   EXPECT_EQ(verdict.data_parallel, 2);
   EXPECT_EQ(verdict.micro_batches, 2);
@@ -308,10 +316,10 @@ TEST(MegatronRules, WeightShards) {
 
 TEST(MegatronCautions, LayersLostSilently) {
   // Accepted by Megatron 0.20: both ends together hold more layers than the model has.
-  const auto verdict =
-      check("--num-layers 10 --pipeline-model-parallel-size 4 --global-batch-size 16 "
-            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6",
-            4);
+  const auto verdict = check(
+      "--num-layers 10 --pipeline-model-parallel-size 4 --global-batch-size 16 "
+      "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6",
+      4);
   EXPECT_TRUE(verdict.final_ok) << rules_of(verdict.violations);
   EXPECT_THAT(verdict.layers,
               ElementsAre(ElementsAre(6), ElementsAre(-1), ElementsAre(-1), ElementsAre(6)));
@@ -319,13 +327,13 @@ TEST(MegatronCautions, LayersLostSilently) {
   EXPECT_EQ(find(verdict.would_misbehave, "W1")->message,
             "num-layers is 10 but the stages build 12 (a stage is assigned -1 layers)");
 
-  const auto single = check("--num-layers 20 --decoder-first-pipeline-num-layers 5 "
-                            "--decoder-last-pipeline-num-layers 1",
-                            1);
+  const auto single = check(
+      "--num-layers 20 --decoder-first-pipeline-num-layers 5 "
+      "--decoder-last-pipeline-num-layers 1",
+      1);
   EXPECT_TRUE(single.final_ok) << rules_of(single.violations);
   ASSERT_NE(find(single.would_misbehave, "W1"), nullptr);
-  EXPECT_EQ(find(single.would_misbehave, "W1")->message,
-            "num-layers is 20 but the stages build 1");
+  EXPECT_EQ(find(single.would_misbehave, "W1")->message, "num-layers is 20 but the stages build 1");
 }
 
 TEST(MegatronCautions, QueryGroupsMustDivideHeads) {
@@ -353,48 +361,55 @@ TEST(MegatronCautions, TheRest) {
             "2 micro-batches never fill 8 pipeline stages: at least 78 % of the time is idle");
   EXPECT_EQ(caution("--sequence-parallel", 1, "W4"),
             "--sequence-parallel is dropped silently with tp = 1");
-  EXPECT_EQ(caution("--num-experts 8 --disable-bias-linear --tensor-model-parallel-size 2", 2, "W4"),
-            "experts with tp = 2 but no --sequence-parallel: the first forward pass stops");
-  EXPECT_EQ(caution("--recompute-granularity full --recompute-method block --recompute-num-layers 9 "
-                    "--pipeline-model-parallel-size 8 --global-batch-size 8",
-                    8, "W5"),
-            "--recompute-num-layers 9 on stages of at most 4 layers");
+  EXPECT_EQ(
+      caution("--num-experts 8 --disable-bias-linear --tensor-model-parallel-size 2", 2, "W4"),
+      "experts with tp = 2 but no --sequence-parallel: the first forward pass stops");
+  EXPECT_EQ(
+      caution("--recompute-granularity full --recompute-method block --recompute-num-layers 9 "
+              "--pipeline-model-parallel-size 8 --global-batch-size 8",
+              8, "W5"),
+      "--recompute-num-layers 9 on stages of at most 4 layers");
   EXPECT_EQ(caution("--ffn-hidden-size 11007 --tensor-model-parallel-size 2", 2, "W6"),
             "ffn-hidden-size 11007 does not divide by tp = 2");
   EXPECT_EQ(caution("--context-parallel-size 2 --transformer-impl local", 2, "W7"),
             "cp = 2 with --transformer-impl local, whose attention has none");
-  EXPECT_EQ(caution("--context-parallel-size 8 --cp-comm-type a2a --group-query-attention "
-                    "--num-query-groups 4",
-                    8, "W7"),
-            "all-to-all context parallelism splits 32 heads and 4 key-value heads per rank over cp = 8");
+  EXPECT_EQ(
+      caution("--context-parallel-size 8 --cp-comm-type a2a --group-query-attention "
+              "--num-query-groups 4",
+              8, "W7"),
+      "all-to-all context parallelism splits 32 heads and 4 key-value heads per rank over cp = 8");
   EXPECT_EQ(caution("--num-query-groups 4", 1, "W8"),
             "--num-query-groups 4 is ignored without --group-query-attention");
-  EXPECT_EQ(caution("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
-                    "--global-batch-size 8 --eval-global-batch-size 2",
-                    4, "W9"),
-            "2 micro-batches of evaluation do not fit the interleaved schedule: it stops at the first "
-            "evaluation");
+  EXPECT_EQ(
+      caution("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
+              "--global-batch-size 8 --eval-global-batch-size 2",
+              4, "W9"),
+      "2 micro-batches of evaluation do not fit the interleaved schedule: it stops at the first "
+      "evaluation");
 }
 
 TEST(MegatronRules, WarnsOfWhatIsNotChecked) {
-  const auto verdict = check("--lr 1e-4 --tensor_model_parallel_size 8 --data-path a b "
-                             "--hybrid-layer-pattern M*M-",
-                             1);
+  const auto verdict = check(
+      "--lr 1e-4 --tensor_model_parallel_size 8 --data-path a b "
+      "--hybrid-layer-pattern M*M-",
+      1);
   EXPECT_TRUE(verdict.final_ok);
-  EXPECT_THAT(verdict.warnings,
-              ElementsAre("--tensor_model_parallel_size is not known; is "
-                          "--tensor-model-parallel-size meant?",
-                          "--hybrid-layer-pattern changes the model or the batch in ways that are not "
-                          "checked",
-                          "options without a rule, not checked: --lr --data-path"));
+  EXPECT_THAT(
+      verdict.warnings,
+      ElementsAre("--tensor_model_parallel_size is not known; is "
+                  "--tensor-model-parallel-size meant?",
+                  "--hybrid-layer-pattern changes the model or the batch in ways that are not "
+                  "checked",
+                  "options without a rule, not checked: --lr --data-path"));
 }
 
 TEST(MegatronRules, ExtremeSizesDoNotOverflow) {
-  const auto verdict = check("--tensor-model-parallel-size 1048576 --pipeline-model-parallel-size "
-                             "1048576 --context-parallel-size 1048576 --expert-model-parallel-size "
-                             "1048576 --micro-batch-size 1048576 --global-batch-size 1000000000 "
-                             "--num-layers 100000 --hidden-size 1000000000",
-                             kMaxMegatronWorld);
+  const auto verdict = check(
+      "--tensor-model-parallel-size 1048576 --pipeline-model-parallel-size "
+      "1048576 --context-parallel-size 1048576 --expert-model-parallel-size "
+      "1048576 --micro-batch-size 1048576 --global-batch-size 1000000000 "
+      "--num-layers 100000 --hidden-size 1000000000",
+      kMaxMegatronWorld);
   EXPECT_FALSE(verdict.final_ok);
   EXPECT_NE(find(verdict.violations, "A2"), nullptr);
   EXPECT_THROW(check("", 0), Error);

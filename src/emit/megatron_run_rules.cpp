@@ -1,6 +1,7 @@
-// C to F: what the process groups, the model build, the micro-batch count and the interleaved schedule
-// refuse (Megatron-LM 0.20: core/parallel_state.py, core/transformer/transformer_block.py,
-// core/num_microbatches_calculator.py, core/pipeline_parallel/schedules.py). Restated from its behaviour.
+// C to F: what the process groups, the model build, the micro-batch count and the interleaved
+// schedule refuse (Megatron-LM 0.20: core/parallel_state.py, core/transformer/transformer_block.py,
+// core/num_microbatches_calculator.py, core/pipeline_parallel/schedules.py). Restated from its
+// behaviour.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +20,8 @@ Result expert_world(const Case& c) {
   if (!c.dp && c.ep == 1 && c.etp == c.tp) return {};
   const std::string shards =
       *c.expert_gtp > 1 ? fmt::format(" x weight shards {}", *c.expert_gtp) : "";
-  return Broken{fmt::format("world size {} is not divisible by expert tp {} x ep {} x pp {}{}", c.world,
-                            c.etp, c.ep, c.pp, shards),
+  return Broken{fmt::format("world size {} is not divisible by expert tp {} x ep {} x pp {}{}",
+                            c.world, c.etp, c.ep, c.pp, shards),
                 fmt::format("their product must divide {}: {}", c.world, list_divisors(c.world))};
 }
 
@@ -41,8 +42,8 @@ Result optimizer_instances(const Case& c) {
     return Broken{fmt::format("{} distributed optimizer instances with weight shards", instances),
                   "1 instance"};
   if (c.dp && *c.dp * c.cp % instances != 0)
-    return Broken{fmt::format("data parallel {} x cp {} does not divide by {} optimizer instances", *c.dp,
-                              c.cp, instances),
+    return Broken{fmt::format("data parallel {} x cp {} does not divide by {} optimizer instances",
+                              *c.dp, c.cp, instances),
                   fmt::format("legal instances are {}", list_divisors(*c.dp * c.cp))};
   if (c.expert_dp && *c.expert_dp % instances != 0)
     return Broken{fmt::format("expert data parallel {} does not divide by {} optimizer instances",
@@ -88,8 +89,9 @@ Result last_group_fits(const Case& c) {
   const std::int64_t rest = *c.micro_batches % group;
   if (group < c.pp || group > *c.micro_batches || rest == 0 || rest >= c.pp) return {};
   return Broken{
-      fmt::format("the last of {} micro-batches in groups of {} form a group of {}, less than pp = {}",
-                  *c.micro_batches, group, rest, c.pp),
+      fmt::format(
+          "the last of {} micro-batches in groups of {} form a group of {}, less than pp = {}",
+          *c.micro_batches, group, rest, c.pp),
       fmt::format("micro-batches a multiple of {}, next {}", group,
                   nearest_multiples(*c.micro_batches, group))};
 }
@@ -110,8 +112,8 @@ MegatronBuild stop_build(std::string id, std::string message, std::string legal)
   return {{}, MegatronFinding{std::move(id), std::move(message), std::move(legal)}};
 }
 
-/// Layers of each pipeline rank, before they are cut into virtual stages. The counts may be negative:
-/// Megatron does not look.
+/// Layers of each pipeline rank, before they are cut into virtual stages. The counts may be
+/// negative: Megatron does not look.
 std::vector<std::int64_t> layers_per_rank(const Case& c) {
   const auto first = c.args.decoder_first_pipeline_num_layers;
   const auto last = c.args.decoder_last_pipeline_num_layers;
@@ -141,11 +143,12 @@ MegatronBuild build_megatron_layers(const MegatronCase& c) {
   LayerTable table;
   for (const std::int64_t layers : layers_per_rank(c)) {
     if (layers % chunks != 0)
-      return stop_build("D2",
-                        fmt::format("{} layers per pipeline rank do not divide by {} virtual stages",
-                                    layers, chunks),
-                        fmt::format("legal virtual stages are {}; or give a layout",
-                                    list_divisors(std::max<std::int64_t>(1, layers))));
+      return stop_build(
+          "D2",
+          fmt::format("{} layers per pipeline rank do not divide by {} virtual stages", layers,
+                      chunks),
+          fmt::format("legal virtual stages are {}; or give a layout",
+                      list_divisors(std::max<std::int64_t>(1, layers))));
     table.emplace_back(static_cast<std::size_t>(chunks), layers / chunks);
   }
   if (a.account_for_embedding_in_pipeline_split) --table.front().front();

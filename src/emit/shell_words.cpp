@@ -13,13 +13,21 @@ constexpr std::string_view kPlain =
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
+/// Whether an unquoted word starts something behind the command.
+bool ends_command(std::string_view word) {
+  for (const std::string_view end : {"|", "||", "|&", "&", "&&", ";", "2>&1"})
+    if (word == end) return true;
+  return word.starts_with(">") || word.starts_with("&>") || word.starts_with("2>");
+}
+
 /// Position of the first character at or after `at` that belongs to a word or a comment's end.
 std::size_t skip_comment(std::string_view line, std::size_t at) {
   while (at < line.size() && line[at] != '\n') ++at;
   return at;
 }
 
-/// Appends the quoted text that starts behind the quote at `at`; returns the position behind its end.
+/// Appends the quoted text that starts behind the quote at `at`; returns the position behind its
+/// end.
 std::size_t read_quoted(std::string_view line, std::size_t at, std::string& word) {
   const char quote = line[at];
   for (std::size_t i = at + 1; i < line.size(); ++i) {
@@ -54,21 +62,26 @@ std::vector<std::string> split_shell_words(std::string_view line) {
     } else {
       std::string word;
       bool any = false;  // "" is a word, a lone line continuation is none
+      bool quoted = false;
       while (at < line.size() && !is_blank(line[at])) {
         const char c = line[at];
         if (c == '\'' || c == '"') {
           at = read_quoted(line, at, word);
-          any = true;
+          any = quoted = true;
         } else if (c == '\\' && line.substr(at + 1, 1) == "\n") {
           at += 2;
         } else if (c == '\\' && line.substr(at + 1, 2) == "\r\n") {
           at += 3;
         } else {
-          if (c == '\\' && at + 1 < line.size()) ++at;
+          if (c == '\\' && at + 1 < line.size()) {
+            ++at;
+            quoted = true;
+          }
           word += line[at++];
           any = true;
         }
       }
+      if (!quoted && ends_command(word)) break;
       if (any) words.push_back(std::move(word));
     }
   }

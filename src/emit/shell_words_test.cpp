@@ -26,6 +26,13 @@ TEST(ShellWords, SplitsAsAShellDoes) {
   EXPECT_THAT(split_shell_words("a\\"), ElementsAre("a\\"));
 }
 
+TEST(ShellWords, EndsAtTheEndOfTheCommand) {
+  for (const auto* rest :
+       {"| tee x", "2>&1 | tee x", "&& b", "; b", "&", "> x", "&>x", "2>/dev/null"})
+    EXPECT_THAT(split_shell_words(std::string("a 1 ") + rest), ElementsAre("a", "1")) << rest;
+  EXPECT_THAT(split_shell_words("a '|' \\> Et|tL"), ElementsAre("a", "|", ">", "Et|tL"));
+}
+
 TEST(ShellWords, RefusesOpenQuotesAndHugeLines) {
   const auto message = [](std::string_view line) {
     try {
@@ -52,8 +59,9 @@ TEST(ShellWords, SplitOfJoinIsTheSame) {
     RC_ASSERT(split_shell_words(join_shell_words(words)) == words);
   }));
   EXPECT_TRUE(rc::check("words of awkward letters", [] {
-    const auto words = *rc::gen::container<std::vector<std::string>>(
-        rc::gen::container<std::string>(rc::gen::element('a', ' ', '\'', '"', '\\', '\n', '#', '$')));
+    const auto words =
+        *rc::gen::container<std::vector<std::string>>(rc::gen::container<std::string>(
+            rc::gen::element('a', ' ', '\'', '"', '\\', '\n', '#', '$', '|', '>', '&')));
     RC_ASSERT(split_shell_words(join_shell_words(words)) == words);
   }));
 }
