@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/tensor_type.h"
+#include "mesh/mesh.h"
+
+namespace meshwright {
+
+/// How a value lies on a mesh: per dimension the axes that split it (outermost first), and the axes along
+/// which every device holds an additive part of it. Along all other axes it is replicated.
+struct Sharding {
+  static constexpr int kMaxRank = 8;
+
+  std::uint8_t rank = 0;
+  std::array<AxisList, kMaxRank> dims{};
+  std::uint32_t partial = 0;  ///< Bit per mesh axis.
+
+  friend bool operator==(const Sharding&, const Sharding&) = default;
+
+  /// The same with no sum due.
+  Sharding resolved() const {
+    Sharding copy = *this;
+    copy.partial = 0;
+    return copy;
+  }
+};
+
+/// "[batch:dp, seq:tp, hidden] partial(tp)".
+std::string to_string(const Sharding& sharding, const TensorType& type, const Mesh& mesh);
+
+/// Size of the largest part when `size` elements in units of `unit` are split into `parts` (uneven splits
+/// give the first parts one unit more).
+std::int64_t split_size(std::int64_t size, std::int64_t unit, std::int64_t parts);
+
+/// The type of the largest shard.
+TensorType local_type(const TensorType& type, const Sharding& sharding, const Mesh& mesh);
+
+/// Bytes of the largest shard.
+Bytes local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& mesh);
+
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce,      ///< bytes = the buffer of one device.
+  kAllGather,      ///< bytes = the gathered result on one device.
+  kReduceScatter,  ///< bytes = the full input on one device.
+  kAllToAll,       ///< bytes = the input of one device.
+  kRing,           ///< Neighbour exchange repeated around the group (ring attention); bytes = all rounds together.
+  kBroadcast,      ///< bytes = the buffer of one device.
+};
+std::string_view collective_name(CollectiveKind kind);
+
+/// One communication step of a reshard, over the devices along `axes`.
+struct ReshardStep {
+  CollectiveKind kind;
+  AxisList axes;
+  Bytes bytes;
+};
+
+/// The steps that turn `from` into `to` on one mesh, fewest bytes first: local slices (free), then
+/// reduce_scatter, all_to_all, all_gather, all_reduce. Axes that make the same move share one step.
+/// Never fails: every sharding of the same rank can be reached.
+std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
+                                 const Mesh& mesh);
+
+}  // namespace meshwright

@@ -1,0 +1,64 @@
+#include "plan/facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "plan/strategy.h"
+
+namespace meshwright {
+
+ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments) {
+  std::map<std::string, std::map<std::int64_t, int>, std::less<>> counts;
+  std::set<std::int64_t> kv;
+  std::set<std::int64_t> sequences;
+  for (const Value& value : graph.values) {
+    for (const Dim& dim : value.type.dims) {
+      ++counts[dim.name][dim.size / dim.unit];
+      if (dim.name == "kv_heads") kv.insert(dim.size / dim.unit);
+      if (is_sequence_label(dim.name)) sequences.insert(dim.size);
+    }
+  }
+  const auto most_common = [&](std::string_view name) -> std::int64_t {
+    const auto it = counts.find(name);
+    if (it == counts.end()) return 0;
+    return std::max_element(it->second.begin(), it->second.end(), [](const auto& a, const auto& b) {
+             return a.second != b.second ? a.second < b.second : a.first > b.first;
+           })->first;
+  };
+  ModelFacts facts;
+  facts.heads = most_common("heads");
+  facts.kv_heads = most_common("kv_heads");
+  facts.ffn = most_common("ffn");
+  facts.experts = most_common("experts");
+  facts.expert_ffn = most_common("expert_ffn");
+  facts.vocab = most_common("vocab");
+  facts.hidden = most_common("hidden");
+  facts.batch = most_common("batch");
+  facts.seq = counts.contains("seq") ? most_common("seq") : most_common("patches");
+  facts.all_kv_heads.assign(kv.begin(), kv.end());
+  facts.sequence_sizes.assign(sequences.begin(), sequences.end());
+  for (const Segment& s : segments) facts.layers += s.is_layer;
+  return facts;
+}
+
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> low, high;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    low.push_back(d);
+    if (d * d != n) high.push_back(n / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+std::string join(const std::vector<std::int64_t>& values) {
+  std::string text;
+  for (std::int64_t v : values) text += fmt::format("{}{}", text.empty() ? "" : ", ", v);
+  return text;
+}
+
+}  // namespace meshwright
