@@ -7,7 +7,7 @@
 
 namespace meshwright {
 
-/// Lowers segments of one graph under one set of roles. Values are resharded where their producers' and
+/// Lowers segments of one graph under one stage's roles. Values are resharded where their producers' and
 /// consumers' shardings differ; the backward pass is the adjoint; parameter gradients follow the gradient
 /// rule. Keeps per-graph tables so that thousands of layouts can be lowered.
 class SegmentLowering {
@@ -17,21 +17,29 @@ class SegmentLowering {
   SegmentLowering(const SegmentLowering&) = delete;
   SegmentLowering& operator=(const SegmentLowering&) = delete;
 
-  /// One segment for one micro-batch of `micro_batch` sequences per replica of `dp`.
+  /// One segment for one micro-batch of `samples` sequences over all replicas together.
   SegmentProgram lower(int segment, const Stage& stage, const Training& training,
-                       std::int64_t samples_per_micro_batch) const;
+                       std::int64_t samples) const;
+
+  /// Boundaries after which the same kinds of values cross have the same class. The last boundary (the end
+  /// of the graph) has class -1.
+  int boundary_class(int segment) const;
+  int boundary_class_count() const;
+  /// Bytes per device of the activations that cross the boundary after `segment`, per micro-batch.
+  Bytes boundary_bytes(int segment, const Stage& stage, const Training& training,
+                       std::int64_t samples) const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
+/// The instructions of a stage's optimizer step: gradient reduction of what its segments hold, the optimizer,
+/// gathers of sharded parameters.
+std::vector<Instr> lower_step(const Stage& stage, const Training& training,
+                              const std::vector<const SegmentProgram*>& segments);
+
 /// Lowers a whole plan. The plan must be valid (check_plan).
 Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments);
-
-/// The instructions of a stage's optimizer step: gradient reduction of what its chunks hold, the optimizer,
-/// gathers of sharded parameters. `shared` are parameters that another stage holds too (tied embeddings).
-std::vector<Instr> lower_step(const Plan& plan, int stage,
-                              const std::vector<const SegmentProgram*>& segments);
 
 }  // namespace meshwright

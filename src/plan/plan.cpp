@@ -107,6 +107,7 @@ Stage make_stage(const Degrees& d, const std::vector<std::int64_t>& kv_heads, in
   const std::int64_t stage_size = dense * d.dp;
   Stage result;
   result.recompute = d.recompute;
+  result.state = d.zero;
   Mesh& mesh = result.mesh;
   // Axes from the innermost outward; role of an axis = the range its boundaries fall into.
   std::array<int, 3> numbered{};

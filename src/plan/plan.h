@@ -51,6 +51,7 @@ struct Stage {
   Mesh mesh;
   Roles roles;
   Recompute recompute = Recompute::kNone;
+  StateSharding state = StateSharding::kNone;
   AxisList state_axes;                ///< Axes over which state is sharded (a part of data+context: hybrid).
   AxisList expert_state_axes;         ///< The same for parameters of grouped operators.
 };

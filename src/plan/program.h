@@ -37,8 +37,8 @@ struct Instr {
   InstrKind kind = InstrKind::kCompute;
   Purpose purpose = Purpose::kForward;
   CollectiveKind collective = CollectiveKind::kAllReduce;
-  bool overlapped = false;    ///< Issued on the communication stream; nothing in this block waits for it but the block's end
-                              ///< (gradients) or the next segment (parameter gathers).
+  bool overlapped = false;    ///< Runs on the communication stream beside the compute that follows it. A gather of
+                              ///< parameters is waited for by its own segment and issued one segment ahead.
   AxisList group;
   Bytes bytes;                ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
   OpId op;
@@ -66,7 +66,6 @@ struct SegmentProgram {
   Bytes saved;                      ///< Kept from forward to backward, per micro-batch in flight.
   Bytes forward_peak;               ///< Live besides what is saved, at its largest.
   Bytes backward_peak;              ///< Gradients and recomputed values live at their largest.
-  Bytes outbound;                   ///< Activations that later segments read, at the segment's end.
 };
 
 enum class Phase : std::uint8_t { kForward, kBackward };
