@@ -21,6 +21,32 @@ Instr collective(CollectiveKind kind, Purpose purpose, const AxisList& axes, dou
   return instr;
 }
 
+// A parameter that two stages hold (tied embeddings) has its gradient summed between them.
+void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>& held,
+                           Program& program) {
+  std::map<std::int32_t, std::vector<std::pair<int, double>>> holders;  // value -> (stage, elements)
+  for (std::size_t s = 0; s < held.size(); ++s) {
+    for (int i : held[s]) {
+      for (const ParameterShard& p : program.segments[static_cast<std::size_t>(i)].parameters) {
+        auto& list = holders[p.value.value];
+        if (p.shared && (list.empty() || list.back().first != static_cast<int>(s))) {
+          list.emplace_back(static_cast<int>(s), p.elements);
+        }
+      }
+    }
+  }
+  for (const auto& [value, list] : holders) {
+    for (std::size_t k = 0; list.size() > 1 && k < list.size(); ++k) {
+      Instr instr = collective(CollectiveKind::kAllReduce, Purpose::kGradient, {},
+                               2 * list[k].second * plan.training.gradient_bytes());
+      instr.overlapped = false;
+      instr.peer_stage = list[k == 0 ? list.size() - 1 : 0].first;
+      program.stages[static_cast<std::size_t>(list[k].first)].step.insert(
+          program.stages[static_cast<std::size_t>(list[k].first)].step.begin(), instr);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Instr> lower_step(const Stage& stage, const Training& training,
@@ -30,6 +56,7 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
   std::set<std::int32_t> seen;
   for (const SegmentProgram* segment : segments) {
     for (const ParameterShard& p : segment->parameters) {
+      if (p.shared && !seen.insert(p.value.value).second) continue;
       elements[{p.grouped, p.reduce}] += p.elements;
     }
   }
@@ -132,6 +159,7 @@ Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& 
     program.stages.push_back(
         {std::move(orders[s]), lower_step(plan.stages[s], plan.training, pointers)});
   }
+  tie_shared_parameters(plan, held_index, program);
   return program;
 }
 

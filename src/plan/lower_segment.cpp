@@ -60,7 +60,7 @@ class Lowerer {
   void backward_op(int op);
   void return_gradient(ValueId id, int op);
   void keep(ValueId id, Bytes wanted);
-  void shard_state(const Segment& segment);
+  void shard_state();
   void recompute(const Segment& segment);
 
   const Graph& graph_;
@@ -76,6 +76,7 @@ class Lowerer {
   std::unordered_map<std::int32_t, double> kept_;  // storage -> bytes saved
   double kept_extra_ = 0;
   double attention_extra_ = 0;
+  Segment segment_;
   SegmentProgram program_;
 };
 
@@ -229,12 +230,15 @@ void Lowerer::forward_op(int index) {
       }
     } else if (value.kind == ValueKind::kParameter) {
       const std::uint32_t reduce = input_gradient_sharding(l.rule, l.strategy, k).partial;
+      const auto& uses = consumers_[id.index()];
+      const bool shared =
+          uses.front().first < segment_.first_op || uses.back().first >= segment_.last_op;
       const auto found =
           std::find_if(program_.parameters.begin(), program_.parameters.end(),
                        [&](const ParameterShard& p) { return p.value == id; });
       if (found == program_.parameters.end()) {
         program_.parameters.push_back(
-            {id, l.inputs[k].elements(), reduce, op.kind.starts_with("grouped")});
+            {id, l.inputs[k].elements(), reduce, op.kind.starts_with("grouped"), shared});
       } else {
         found->reduce |= reduce;
       }
@@ -322,7 +326,7 @@ void Lowerer::backward_op(int index) {
 
 // FSDP / ZeRO-3 (Zhao et al. 2023): parameters are gathered before a segment's forward and backward pass;
 // gradients are scattered after every backward pass (ZeRO-2 too).
-void Lowerer::shard_state(const Segment&) {
+void Lowerer::shard_state() {
   for (const bool grouped : {false, true}) {
     const AxisList& axes = grouped ? stage_.expert_state_axes : stage_.state_axes;
     if (axes.empty() || stage_.mesh.size(axes) == 1) continue;
@@ -384,6 +388,7 @@ void Lowerer::recompute(const Segment& segment) {
 }
 
 SegmentProgram Lowerer::run(const Segment& segment) {
+  segment_ = segment;
   for (int i = segment.first_op; i < segment.last_op; ++i) forward_op(i);
   double saved = kept_extra_;
   for (const auto& [id, bytes] : kept_) saved += bytes;
@@ -399,7 +404,7 @@ SegmentProgram Lowerer::run(const Segment& segment) {
 
   if (stage_.recompute == Recompute::kFull && segment.is_layer) recompute(segment);
   if (stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3) {
-    shard_state(segment);
+    shard_state();
   }
   return std::move(program_);
 }

@@ -40,6 +40,7 @@ struct Instr {
   bool overlapped = false;    ///< Runs on the communication stream beside the compute that follows it. A gather of
                               ///< parameters is waited for by its own segment and issued one segment ahead.
   AxisList group;
+  int peer_stage = -1;        ///< Instead of a group: exchange with the same coordinate of this stage.
   Bytes bytes;                ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
   OpId op;
   Flops flops;                ///< Compute.
@@ -56,6 +57,7 @@ struct ParameterShard {
   double elements = 0;        ///< Of the largest shard, before state sharding.
   std::uint32_t reduce = 0;   ///< Axes along which its gradient is partial.
   bool grouped = false;       ///< Belongs to a grouped (expert) operator.
+  bool shared = false;        ///< Used by several segments (tied embeddings): held once per stage.
 };
 
 /// One segment on one stage: what one device runs per micro-batch.

@@ -1,0 +1,93 @@
+#include "cost/price.h"
+
+#include <algorithm>
+
+namespace meshwright {
+
+Pricer::Pricer(const Cluster& cluster, const CostModel& model, std::string_view engine)
+    : cluster_(cluster), model_(model) {
+  for (const DeviceKind& kind : cluster.kinds) efficiency_.push_back(efficiency_for(kind, engine));
+}
+
+const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {
+  if (cluster_.homogeneous()) return cluster_.kinds[0];
+  AxisList all;
+  for (int a = 0; a < static_cast<int>(mesh.axes.size()); ++a) all.push_back(a);
+  const DeviceKind* slowest = nullptr;
+  for (DeviceId device : mesh.group(all)) {
+    const DeviceKind& kind = cluster_.kind(device);
+    if (slowest == nullptr || kind.fp16.value + kind.bf16.value < slowest->fp16.value + slowest->bf16.value) {
+      slowest = &kind;
+    }
+  }
+  return *slowest;
+}
+
+const Efficiency& Pricer::efficiency(const Mesh& mesh) {
+  const DeviceKind& kind = slowest_kind(mesh);
+  return efficiency_[static_cast<std::size_t>(&kind - cluster_.kinds.data())];
+}
+
+const CommMesh& Pricer::comm(const Mesh& mesh, const AxisList& axes) {
+  std::vector<int> key = {mesh.first_device};
+  for (int axis : axes) {
+    const MeshAxis& a = mesh.axes[static_cast<std::size_t>(axis)];
+    key.push_back(a.size);
+    key.push_back(a.stride);
+  }
+  const auto [it, fresh] = comm_meshes_.try_emplace(std::move(key));
+  if (fresh) it->second = comm_mesh(cluster_, mesh, axes);
+  return it->second;
+}
+
+Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
+  const Efficiency& e = efficiency(mesh);
+  if (instr.kind != InstrKind::kCollective) return model_.compute(instr, slowest_kind(mesh), e);
+  return model_.collective(instr.collective, instr.bytes, comm(mesh, instr.group), e);
+}
+
+BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
+  const Efficiency& e = efficiency(mesh);
+  BlockTime time;
+  Seconds ring;  // Waiting to be hidden behind the next attention kernel.
+  for (const Instr& instr : instrs) {
+    const Seconds t = price(instr, mesh);
+    time.by_purpose[static_cast<std::size_t>(instr.purpose)] += t;
+    if (instr.purpose == Purpose::kParameterGather) {
+      time.gather += t;
+    } else if (instr.purpose == Purpose::kGradient) {
+      time.scatter += t;
+    } else if (instr.collective == CollectiveKind::kRing && instr.kind == InstrKind::kCollective) {
+      ring += t;
+    } else {
+      time.serial += t;
+      if (instr.kernel == KernelClass::kAttention && ring.value > 0) {
+        const Seconds hidden = std::min(ring, t) * e.context_overlap;
+        time.serial += ring - hidden;
+        ring = Seconds(0);
+      }
+    }
+  }
+  time.serial += ring;
+  return time;
+}
+
+Seconds Pricer::peer(Bytes bytes, const Mesh& mesh, int offset) {
+  const std::vector<int> key = {mesh.first_device, -1, offset};
+  const auto [it, fresh] = comm_meshes_.try_emplace(key);
+  if (fresh) it->second = peer_mesh(cluster_, mesh, offset);
+  return model_.collective(CollectiveKind::kBroadcast, bytes, it->second, efficiency(mesh));
+}
+
+StepTime step_time(const std::vector<Instr>& step, const Mesh& mesh, Pricer& pricer) {
+  StepTime time;
+  for (const Instr& instr : step) {
+    const Seconds t = pricer.price(instr, mesh);
+    if (instr.purpose == Purpose::kGradient) time.reduce += t;
+    else if (instr.purpose == Purpose::kParameterGather) time.gather += t;
+    else time.optimizer += t;
+  }
+  return time;
+}
+
+}  // namespace meshwright
