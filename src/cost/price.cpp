@@ -43,6 +43,7 @@ const CommMesh& Pricer::comm(const Mesh& mesh, const AxisList& axes) {
 Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
   if (instr.kind != InstrKind::kCollective) return model_.compute(instr, slowest_kind(mesh), e);
+  if (instr.peer_offset != 0) return peer(instr.bytes, mesh, instr.peer_offset);
   return model_.collective(instr.collective, instr.bytes, comm(mesh, instr.group), e);
 }
 

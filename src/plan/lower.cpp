@@ -40,9 +40,10 @@ void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>
       Instr instr = collective(CollectiveKind::kAllReduce, Purpose::kGradient, {},
                                2 * list[k].second * plan.training.gradient_bytes());
       instr.overlapped = false;
-      instr.peer_stage = list[k == 0 ? list.size() - 1 : 0].first;
-      program.stages[static_cast<std::size_t>(list[k].first)].step.insert(
-          program.stages[static_cast<std::size_t>(list[k].first)].step.begin(), instr);
+      const auto self = static_cast<std::size_t>(list[k].first);
+      const auto peer = static_cast<std::size_t>(list[k == 0 ? list.size() - 1 : 0].first);
+      instr.peer_offset = plan.stages[peer].mesh.first_device - plan.stages[self].mesh.first_device;
+      program.stages[self].step.insert(program.stages[self].step.begin(), instr);
     }
   }
 }

@@ -40,7 +40,7 @@ struct Instr {
   bool overlapped = false;    ///< Runs on the communication stream beside the compute that follows it. A gather of
                               ///< parameters is waited for by its own segment and issued one segment ahead.
   AxisList group;
-  int peer_stage = -1;        ///< Instead of a group: exchange with the same coordinate of this stage.
+  int peer_offset = 0;        ///< Not 0: instead of a group, exchange with the device this far away.
   Bytes bytes;                ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
   OpId op;
   Flops flops;                ///< Compute.

@@ -1,0 +1,202 @@
+#include "plan/lower.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "plan/check.h"
+#include "plan/schedule.h"
+#include "models/test_models.h"
+
+namespace meshwright {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// "all_gather@attn.q_proj[tp] 1024": communication of a block, in order.
+std::vector<std::string> communication(const std::vector<Instr>& instrs, const Graph& graph,
+                                       const Mesh& mesh) {
+  std::vector<std::string> lines;
+  for (const Instr& i : instrs) {
+    if (i.kind != InstrKind::kCollective) continue;
+    std::string axes;
+    for (int a : i.group) axes += (axes.empty() ? "" : "+") + mesh.axes[static_cast<std::size_t>(a)].name;
+    std::string op = i.op.valid() ? graph.op(i.op).name : "";
+    if (op.starts_with("layers.")) op = op.substr(op.find('.', 7) + 1);
+    lines.push_back(fmt::format("{}@{}[{}] {:.0f}", collective_name(i.collective), op, axes, i.bytes.value));
+  }
+  return lines;
+}
+
+struct Lowered {
+  Graph graph;
+  Stage stage;
+  SegmentProgram layer;
+};
+
+Lowered lower_layer(const TestModelSizes& sizes, const Degrees& degrees) {
+  Lowered result{test_model(sizes), {}, {}};
+  const auto segments = find_segments(result.graph);
+  const ModelFacts facts = model_facts(result.graph, segments);
+  EXPECT_THAT(check_degrees(facts, degrees.devices(), sizes.batch, degrees), IsEmpty());
+  result.stage = make_stage(degrees, facts.all_kv_heads, 0);
+  const SegmentLowering lowering(result.graph, segments);
+  result.layer = lowering.lower(2, result.stage, {}, degrees.micro_batch * degrees.dp);
+  return result;
+}
+
+TEST(Segments, EqualLayersShareAClass) {
+  const Graph graph = test_model({});
+  const auto segments = find_segments(graph);
+  ASSERT_EQ(segments.size(), 6u);  // embedding, 4 layers, head
+  EXPECT_EQ(segments[1].name, "layers.0");
+  EXPECT_EQ(segments[1].shape_class, segments[4].shape_class);
+  EXPECT_NE(segments[0].shape_class, segments[1].shape_class);
+  EXPECT_FALSE(segments[5].is_layer);
+}
+
+// Megatron tensor parallelism (Shoeybi et al. 2019): two all_reduces forward, two backward.
+TEST(Lower, TensorParallelReducesTwicePerDirection) {
+  const auto r = lower_layer({}, {.tp = 4, .micro_batch = 2});
+  const double bytes = 2 * 128 * 64 * 2;  // mbs * seq * hidden * bf16
+  const std::string b = fmt::format("{:.0f}", bytes);
+  EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh),
+              ElementsAre("all_reduce@attn.o_proj[tp] " + b, "all_reduce@mlp.down[tp] " + b));
+  EXPECT_THAT(communication(r.layer.backward, r.graph, r.stage.mesh),
+              ElementsAre("all_reduce@norm2[tp] " + b, "all_reduce@norm1[tp] " + b));
+}
+
+// With sequence parallelism (Korthikanti et al. 2022): all_gather and reduce_scatter in their place, and the
+// gathered inputs of the two blocks are gathered again in the backward pass.
+TEST(Lower, SequenceParallelGathersAndScatters) {
+  const auto r = lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 2});
+  const std::string b = fmt::format("{}", 2 * 128 * 64 * 2);
+  EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh),
+              ElementsAre("all_gather@attn.q_proj[tp] " + b, "reduce_scatter@attn.o_proj[tp] " + b,
+                          "all_gather@mlp.gate[tp] " + b, "reduce_scatter@mlp.down[tp] " + b));
+  EXPECT_THAT(communication(r.layer.backward, r.graph, r.stage.mesh),
+              ElementsAre("all_gather@mlp.down[tp] " + b, "all_gather@mlp.up[tp] " + b,
+                          "reduce_scatter@norm2[tp] " + b, "all_gather@attn.o_proj[tp] " + b,
+                          "all_gather@attn.v_proj[tp] " + b, "reduce_scatter@norm1[tp] " + b));
+}
+
+TEST(Lower, DataParallelLayersDoNotCommunicate) {
+  const auto r = lower_layer({}, {.dp = 8, .micro_batch = 2});
+  EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh), IsEmpty());
+  EXPECT_THAT(communication(r.layer.backward, r.graph, r.stage.mesh), IsEmpty());
+  for (const ParameterShard& p : r.layer.parameters) {
+    EXPECT_EQ(p.reduce, r.stage.roles.data.mask()) << r.graph.value(p.value).name;
+  }
+}
+
+// Key and value heads fewer than tensor ranks: projections are replicated over part of the ranks.
+TEST(Lower, FewKeyValueHeadsAreSplitOnlyAsFarAsTheyGo) {
+  const auto r = lower_layer({.heads = 8, .kv_heads = 2}, {.tp = 8, .micro_batch = 1});
+  for (const ParameterShard& p : r.layer.parameters) {
+    const std::string& name = r.graph.value(p.value).name;
+    if (name.ends_with("q_proj.weight")) {
+      EXPECT_EQ(p.elements, 64 * 64 / 8.0);
+    }
+    if (name.ends_with("k_proj.weight")) {
+      EXPECT_EQ(p.elements, 64 * 16 / 2.0);
+    }
+  }
+}
+
+// Experts (GShard, Lepikhin et al. 2021): all_to_all before and after the experts, both directions.
+TEST(Lower, ExpertParallelExchangesTokens) {
+  const auto r = lower_layer({.experts = 8}, {.dp = 4, .ep = 4, .micro_batch = 2});
+  const auto only_exchanges = [&](const std::vector<Instr>& instrs) {
+    int count = 0;
+    for (const Instr& i : instrs) {
+      if (i.kind == InstrKind::kCollective) {
+        EXPECT_EQ(i.collective, CollectiveKind::kAllToAll);
+        EXPECT_EQ(i.purpose, Purpose::kExpert);
+        // tokens * top_k * hidden * bf16
+        EXPECT_EQ(i.bytes.value, 2 * 128 * 2 * 64 * 2);
+        ++count;
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(only_exchanges(r.layer.forward), 2);
+  EXPECT_EQ(only_exchanges(r.layer.backward), 2);
+}
+
+TEST(Lower, RingAttentionPassesKeysAndValues) {
+  const auto r = lower_layer({}, {.cp = 4, .micro_batch = 2});
+  // 3 rounds of one quarter of K and V each.
+  const double kv = 2.0 * (2 * 32 * 4 * 8) * 2;
+  EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh),
+              ElementsAre(fmt::format("ring@attn.core[cp] {:.0f}", 3 * kv)));
+  EXPECT_THAT(communication(r.layer.backward, r.graph, r.stage.mesh),
+              ElementsAre(fmt::format("ring@attn.core[cp] {:.0f}", 6 * kv)));
+}
+
+// Sharded compute adds up to the whole compute, whatever the layout.
+TEST(Lower, FlopsOfAllDevicesEqualTheModel) {
+  const auto flops = [](const SegmentProgram& p) {
+    double total = 0;
+    for (const Instr& i : p.forward) total += i.flops.value;
+    for (const Instr& i : p.backward) total += i.flops.value;
+    return total;
+  };
+  const double whole = flops(lower_layer({}, {.micro_batch = 16}).layer);
+  EXPECT_NEAR(flops(lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 16}).layer) * 4, whole, whole * 1e-9);
+  EXPECT_NEAR(flops(lower_layer({}, {.dp = 2, .tp = 4, .sp = true, .micro_batch = 8}).layer) * 8, whole,
+              whole * 1e-9);
+}
+
+TEST(Lower, RecomputeTradesMemoryForWork) {
+  const auto kept = lower_layer({}, {.micro_batch = 2});
+  const auto again = lower_layer({}, {.micro_batch = 2, .recompute = Recompute::kFull});
+  EXPECT_EQ(again.layer.saved.value, 2 * 128 * 64 * 2);
+  EXPECT_GT(kept.layer.saved, again.layer.saved * 5);
+  EXPECT_GT(again.layer.backward.size(), kept.layer.backward.size());
+}
+
+TEST(Lower, WholePlansHaveOrdersAndSteps) {
+  const Graph graph = test_model({.tied = true});
+  const auto segments = find_segments(graph);
+  Cluster cluster;
+  cluster.device_kind.assign(8, 0);
+  const Degrees degrees{.pp = 2, .dp = 2, .tp = 2, .micro_batch = 2, .zero = StateSharding::kZero1};
+  const Plan plan = make_plan(graph, segments, cluster, {}, 16, degrees, {3});
+  EXPECT_THAT(check_plan(plan, graph, segments, cluster), IsEmpty());
+  const Program program = lower(plan, graph, segments);
+  EXPECT_EQ(program.chunks.size(), 2u);
+  EXPECT_EQ(program.chunks[0].send.value, 2 * 128 * 64 * 2);
+  EXPECT_EQ(program.stages[0].order.size(), 2u * 4);
+  // The tied embedding is summed between the stages.
+  EXPECT_EQ(program.stages[0].step[0].peer_offset, 4);
+  EXPECT_EQ(program.stages[1].step[0].peer_offset, -4);
+}
+
+TEST(Schedules, EveryItemOnceAndForwardFirst) {
+  for (const Schedule* schedule : all_schedules()) {
+    for (int stages : {1, 2, 4}) {
+      for (int chunks : {1, 2, 3}) {
+        for (int micro : {1, 3, 4, 8}) {
+          const ScheduleShape shape{stages, chunks, micro};
+          if (!schedule->refuses(shape).empty()) continue;
+          const auto orders = schedule->generate(shape);
+          ASSERT_EQ(orders.size(), static_cast<std::size_t>(stages));
+          for (int s = 0; s < stages; ++s) {
+            std::map<std::pair<int, int>, int> seen;
+            for (const ScheduleItem& item : orders[static_cast<std::size_t>(s)]) {
+              EXPECT_EQ(item.chunk % stages, s);
+              int& state = seen[{item.chunk, item.micro_batch}];
+              EXPECT_EQ(state, item.phase == Phase::kForward ? 0 : 1);
+              ++state;
+            }
+            EXPECT_EQ(seen.size(), static_cast<std::size_t>(chunks * micro)) << schedule->name;
+            for (const auto& [key, state] : seen) EXPECT_EQ(state, 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshwright
