@@ -40,7 +40,7 @@ function(meshwright_layer name)
     find_package(rapidcheck REQUIRED)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE meshwright_${name} GTest::gmock_main
-      rapidcheck)
+      rapidcheck meshwright_test_models)
     target_compile_definitions(${name}_test PRIVATE
       MESHWRIGHT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
       MESHWRIGHT_REFERENCE_DATA="${MESHWRIGHT_REFERENCE_DATA}")

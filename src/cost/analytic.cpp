@@ -1,10 +1,13 @@
-// The analytic cost model: a roofline whose peaks are scaled by fitted efficiencies, plus fixed costs per
-// kernel (Williams et al. 2009), and latency-bandwidth collectives on the links of the c-mesh.
+// The analytic cost model: a roofline whose peaks are scaled by fitted efficiencies, plus fixed
+// costs per kernel (Williams et al. 2009), and latency-bandwidth collectives on the links of the
+// c-mesh.
 //
-// kernel   t = max(flops / (peak * fraction), traffic / (bandwidth * fraction)) + fixed, at least one launch.
+// kernel   t = max(flops / (peak * fraction), traffic / (bandwidth * fraction)) + fixed, at least
+// one launch.
 //          Matrix products are computed in whole tiles: m and n are rounded up to the tile.
-// ring     t = base + (n-1) * steps * latency + max over links of bytes * (n-1)/n / (share * fraction)
-// tree     t = base + 2 * log2(parts) * steps * latency + the same bytes; all_reduce takes the better of both.
+// ring     t = base + (n-1) * steps * latency + max over links of bytes * (n-1)/n / (share *
+// fraction) tree     t = base + 2 * log2(parts) * steps * latency + the same bytes; all_reduce
+// takes the better of both.
 //
 // Loses to the profiled model wherever kernels have cliffs (odd shapes, new libraries).
 #include <algorithm>
@@ -43,7 +46,8 @@ const Efficiency::Kernel& matmul_efficiency(const Instr& instr, const DeviceKind
 
 Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e) {
   const double kernels = std::max(instr.kernels, 1);
-  const Seconds memory = instr.traffic / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
+  const Seconds memory =
+      instr.traffic / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   if (instr.kind == InstrKind::kOptimizer) {
     return instr.bytes / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   }
@@ -51,9 +55,9 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
   if (instr.kernel == KernelClass::kMatmul) {
     const Efficiency::Kernel& k = matmul_efficiency(instr, kind, e);
     const MatmulShape& s = instr.matmul;
-    const double padding = s.m > 0 && s.n > 0
-                               ? round_up(s.m, e.matmul_tile) * round_up(s.n, e.matmul_tile) / (s.m * s.n)
-                               : 1;
+    const double padding = s.m > 0 && s.n > 0 ? round_up(s.m, e.matmul_tile) *
+                                                    round_up(s.n, e.matmul_tile) / (s.m * s.n)
+                                              : 1;
     const double rate = matrix_peak(instr, kind).value * k.fraction;
     const Seconds math(instr.flops.value * padding / rate);
     time = std::max(math, memory) + k.fixed * kernels;
@@ -64,9 +68,9 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
     const double rate = matrix_peak(sixteen, kind).value * e.attention.fraction * backward;
     time = std::max(Seconds(instr.flops.value / rate), memory) + e.attention.fixed * kernels;
   }
+  time += instr.pointwise / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   return std::max(time * e.compute_scale, e.launch * kernels);
 }
-
 
 Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const Efficiency& e) {
   const double n = comm.group_size;

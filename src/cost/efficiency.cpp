@@ -28,7 +28,8 @@ class Reader {
     if (!it->is_number()) throw Error("must be a number", source_ + "/" + key);
     const double value = it->get<double>();
     if (!(value >= low && value <= high)) {
-      throw Error(fmt::format("must be between {} and {}: {}", low, high, value), source_ + "/" + key);
+      throw Error(fmt::format("must be between {} and {}: {}", low, high, value),
+                  source_ + "/" + key);
     }
     target = value;
   }
@@ -99,8 +100,10 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
     Reader inner(*links, r.source() + "/links");
     for (const auto& [level, value] : links->items()) {
       Efficiency::Link link;
-      if (const auto it = e.links.find(level); it != e.links.end()) link = it->second;
-      else if (const auto other = e.links.find("default"); other != e.links.end()) link = other->second;
+      if (const auto it = e.links.find(level); it != e.links.end())
+        link = it->second;
+      else if (const auto other = e.links.find("default"); other != e.links.end())
+        link = other->second;
       inner.link(level.c_str(), link);
       e.links[level] = link;
     }

@@ -10,45 +10,51 @@
 
 namespace meshwright {
 
-/// What fraction of the datasheet is reached, and the fixed costs besides: data, fitted to measurements
-/// (data/efficiency/*.json; docs/cost_model.md has the formulas), never constants in code.
+/// What fraction of the datasheet is reached, and the fixed costs besides: data, fitted to
+/// measurements (data/efficiency/*.json; docs/cost_model.md has the formulas), never constants in
+/// code.
 struct Efficiency {
   struct Kernel {
-    double fraction = 0.8;      ///< Of the peak rate, for large operands.
-    Seconds fixed;              ///< Added per kernel: ramp-up, tail.
+    double fraction = 0.8;  ///< Of the peak rate, for large operands.
+    Seconds fixed;          ///< Added per kernel: ramp-up, tail.
   };
   struct Link {
-    double fraction = 0.8;      ///< Of the link rate, for large messages.
-    double all_reduce_fraction = 0.8;  ///< The same for all_reduce (in-network reduction may exceed 1).
+    double fraction = 0.8;  ///< Of the link rate, for large messages.
+    double all_reduce_fraction =
+        0.8;  ///< The same for all_reduce (in-network reduction may exceed 1).
     double all_to_all_fraction = 0.8;
-    double steps = 1;           ///< Times the link's latency per ring step.
-    Seconds base;               ///< Per collective.
+    double steps = 1;  ///< Times the link's latency per ring step.
+    Seconds base;      ///< Per collective.
   };
 
   Kernel matmul_16bit, matmul_fp8, matmul_fp32;
-  double matmul_tile = 128;     ///< Rows and columns are computed in whole tiles of this size.
-  Kernel attention;             ///< Forward; fraction of the 16-bit peak.
+  double matmul_tile = 128;         ///< Rows and columns are computed in whole tiles of this size.
+  Kernel attention;                 ///< Forward; fraction of the 16-bit peak.
   double attention_backward = 0.8;  ///< Backward fraction relative to forward.
-  Kernel memory;                ///< Fraction of memory bandwidth.
-  Seconds launch;               ///< No kernel takes less: the host launches them one after another.
-  std::map<std::string, Link, std::less<>> links;  ///< By level left: "device", "host", "rack", …; "default".
+  Kernel memory;                    ///< Fraction of memory bandwidth.
+  Seconds launch;  ///< No kernel takes less: the host launches them one after another.
+  std::map<std::string, Link, std::less<>>
+      links;  ///< By level left: "device", "host", "rack", …; "default".
 
-  double gradient_overlap = 0.8;   ///< Share of gradient traffic that the last backward pass may hide.
-  double gather_overlap = 0.9;     ///< Share of parameter gathers that compute may hide.
-  double context_overlap = 0.8;    ///< Share of ring attention traffic that attention may hide.
-  Seconds step_fixed;              ///< Per step: data loading, logging, loss synchronization.
-  Seconds micro_batch_fixed;       ///< Per micro-batch and chunk on the host.
-  double compute_scale = 1;        ///< Multiplies every kernel's time (clock throttling, framework).
+  double gradient_overlap =
+      0.8;                      ///< Share of gradient traffic that the last backward pass may hide.
+  double gather_overlap = 0.9;  ///< Share of parameter gathers that compute may hide.
+  double context_overlap = 0.8;  ///< Share of ring attention traffic that attention may hide.
+  Seconds step_fixed;            ///< Per step: data loading, logging, loss synchronization.
+  Seconds micro_batch_fixed;     ///< Per micro-batch and chunk on the host.
+  double compute_scale = 1;      ///< Multiplies every kernel's time (clock throttling, framework).
 
-  Bytes context;                   ///< CUDA context, NCCL, library workspaces.
-  double fragmentation = 0.05;     ///< Allocator overhead, as a fraction of everything dynamic.
-  double communication_buffers = 1;///< Of the largest gathered or reduced buffer, kept twice over.
+  Bytes context;                ///< CUDA context, NCCL, library workspaces.
+  double fragmentation = 0.05;  ///< Allocator overhead, as a fraction of everything dynamic.
+  double communication_buffers =
+      1;  ///< Of the largest gathered or reduced buffer, kept twice over.
 
   const Link& link(std::string_view level) const;
 };
 
-/// Looks up `engine` ("default", "megatron", "fsdp", …) on a device kind: the architecture's numbers with the
-/// engine's replacements. Unknown architectures use "default"; an unknown engine is an Error.
+/// Looks up `engine` ("default", "megatron", "fsdp", …) on a device kind: the architecture's
+/// numbers with the engine's replacements. Unknown architectures use "default"; an unknown engine
+/// is an Error.
 Efficiency efficiency_for(const DeviceKind& kind, std::string_view engine = "default");
 
 /// The numbers of one JSON object over those of `base`. Throws Error with the key's pointer.

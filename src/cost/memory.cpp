@@ -26,9 +26,9 @@ MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
       const double whole = p.elements * copies;
       segment_elements += p.elements;
       const bool sharded_parameters = stage.state == StateSharding::kZero3;
-      const bool sharded_gradients =
-          sharded_parameters || stage.state == StateSharding::kZero2;
-      // Fully sharded engines keep the master copy as the parameter; the working copy exists only while gathered.
+      const bool sharded_gradients = sharded_parameters || stage.state == StateSharding::kZero2;
+      // Fully sharded engines keep the master copy as the parameter; the working copy exists only
+      // while gathered.
       if (!sharded_parameters) memory.parameters += Bytes(whole * training.parameter_bytes());
       memory.gradients +=
           Bytes(whole * training.gradient_bytes() / (sharded_gradients ? parts : 1));
@@ -46,7 +46,8 @@ MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
     }
   }
   if (stage.state == StateSharding::kZero3) {
-    // The segment at work and the one being gathered, and one segment's gradients before they are scattered.
+    // The segment at work and the one being gathered, and one segment's gradients before they are
+    // scattered.
     memory.parameters += Bytes(2 * largest_segment * training.parameter_bytes());
     memory.transient += Bytes(largest_segment * training.parameter_bytes());
   }
@@ -59,7 +60,8 @@ MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
   return memory;
 }
 
-std::vector<int> in_flight(const std::vector<ScheduleItem>& order, const std::vector<double>& weight) {
+std::vector<int> in_flight(const std::vector<ScheduleItem>& order,
+                           const std::vector<double>& weight) {
   std::vector<int> now(weight.size(), 0);
   std::vector<int> worst(weight.size(), 0);
   double held = 0;
@@ -78,7 +80,8 @@ std::vector<int> in_flight(const std::vector<ScheduleItem>& order, const std::ve
   return worst;
 }
 
-std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& plan, Pricer& pricer) {
+std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& plan,
+                                            Pricer& pricer) {
   std::vector<double> weight;
   for (const ChunkProgram& chunk : program.chunks) {
     double bytes = 0;

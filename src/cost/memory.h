@@ -9,13 +9,14 @@ namespace meshwright {
 
 /// Peak memory of one device of a stage, by what holds it. All in bytes.
 struct MemoryBreakdown {
-  Bytes parameters;        ///< Including the gathered copies of two segments under ZeRO-3.
+  Bytes parameters;  ///< Including the gathered copies of two segments under ZeRO-3.
   Bytes gradients;
-  Bytes optimizer;         ///< Master copy and moments.
-  Bytes activations;       ///< Saved for backward, times micro-batches in flight.
-  Bytes transient;         ///< Live at the peak besides: logits and loss, gradients of activations, recomputed values.
-  Bytes communication;     ///< Buffers of collectives.
-  Bytes context;           ///< Runtime, libraries.
+  Bytes optimizer;      ///< Master copy and moments.
+  Bytes activations;    ///< Saved for backward, times micro-batches in flight.
+  Bytes transient;      ///< Live at the peak besides: logits and loss, gradients of activations,
+                        ///< recomputed values.
+  Bytes communication;  ///< Buffers of collectives.
+  Bytes context;        ///< Runtime, libraries.
   Bytes fragmentation;
 
   Bytes total() const {
@@ -28,8 +29,9 @@ struct MemoryBreakdown {
 struct StageContents {
   struct Held {
     const SegmentProgram* segment;
-    int copies = 1;        ///< Segments of this kind in the chunk.
-    int in_flight = 1;     ///< Micro-batches of the chunk whose activations are kept at the worst moment.
+    int copies = 1;  ///< Segments of this kind in the chunk.
+    int in_flight =
+        1;  ///< Micro-batches of the chunk whose activations are kept at the worst moment.
   };
   std::vector<Held> held;
 };
@@ -37,11 +39,13 @@ struct StageContents {
 MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
                              const Training& training, const Efficiency& efficiency);
 
-/// Micro-batches in flight per chunk of a stage at the moment when most activations are held, by replaying
-/// its order. `weight` is the saved bytes per micro-batch of every chunk of the plan.
-std::vector<int> in_flight(const std::vector<ScheduleItem>& order, const std::vector<double>& weight);
+/// Micro-batches in flight per chunk of a stage at the moment when most activations are held, by
+/// replaying its order. `weight` is the saved bytes per micro-batch of every chunk of the plan.
+std::vector<int> in_flight(const std::vector<ScheduleItem>& order,
+                           const std::vector<double>& weight);
 
 /// The same for every stage of a program.
-std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& plan, Pricer& pricer);
+std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& plan,
+                                            Pricer& pricer);
 
 }  // namespace meshwright

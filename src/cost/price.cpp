@@ -16,7 +16,8 @@ const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {
   const DeviceKind* slowest = nullptr;
   for (DeviceId device : mesh.group(all)) {
     const DeviceKind& kind = cluster_.kind(device);
-    if (slowest == nullptr || kind.fp16.value + kind.bf16.value < slowest->fp16.value + slowest->bf16.value) {
+    if (slowest == nullptr ||
+        kind.fp16.value + kind.bf16.value < slowest->fp16.value + slowest->bf16.value) {
       slowest = &kind;
     }
   }
@@ -84,9 +85,12 @@ StepTime step_time(const std::vector<Instr>& step, const Mesh& mesh, Pricer& pri
   StepTime time;
   for (const Instr& instr : step) {
     const Seconds t = pricer.price(instr, mesh);
-    if (instr.purpose == Purpose::kGradient) time.reduce += t;
-    else if (instr.purpose == Purpose::kParameterGather) time.gather += t;
-    else time.optimizer += t;
+    if (instr.purpose == Purpose::kGradient)
+      time.reduce += t;
+    else if (instr.purpose == Purpose::kParameterGather)
+      time.gather += t;
+    else
+      time.optimizer += t;
   }
   return time;
 }

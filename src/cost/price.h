@@ -8,12 +8,12 @@
 
 namespace meshwright {
 
-/// Times of one segment's blocks, by purpose. Overlapped instructions are kept apart: what of them is exposed
-/// depends on the compute around them.
+/// Times of one segment's blocks, by purpose. Overlapped instructions are kept apart: what of them
+/// is exposed depends on the compute around them.
 struct BlockTime {
-  Seconds serial;       ///< Compute and communication that the compute stream waits for.
-  Seconds gather;       ///< Parameter gathers on the communication stream.
-  Seconds scatter;      ///< Gradient reductions on the communication stream.
+  Seconds serial;   ///< Compute and communication that the compute stream waits for.
+  Seconds gather;   ///< Parameter gathers on the communication stream.
+  Seconds scatter;  ///< Gradient reductions on the communication stream.
   std::array<Seconds, kPurposeCount> by_purpose{};  ///< Of everything, overlapped or not.
 };
 
@@ -24,8 +24,8 @@ class Pricer {
 
   /// On the mesh's slowest device kind.
   Seconds price(const Instr& instr, const Mesh& mesh);
-  /// One pass over a block. Ring attention is hidden behind the attention kernel that follows, up to the
-  /// efficiency's context_overlap.
+  /// One pass over a block. Ring attention is hidden behind the attention kernel that follows, up
+  /// to the efficiency's context_overlap.
   BlockTime block(const std::vector<Instr>& instrs, const Mesh& mesh);
   /// A message between the stage of `mesh` and its neighbour `offset` devices away.
   Seconds peer(Bytes bytes, const Mesh& mesh, int offset);
@@ -39,13 +39,14 @@ class Pricer {
 
   const Cluster& cluster_;
   const CostModel& model_;
-  std::vector<Efficiency> efficiency_;                 // Per device kind.
-  std::map<std::vector<int>, CommMesh> comm_meshes_;   // Key: (size, stride) of each axis, first device's host offset.
+  std::vector<Efficiency> efficiency_;  // Per device kind.
+  std::map<std::vector<int>, CommMesh>
+      comm_meshes_;  // Key: (size, stride) of each axis, first device's host offset.
 };
 
 /// A bucketed pass of the optimizer step: what of it the backward pass may hide, and what not.
 struct StepTime {
-  Seconds reduce;       ///< Gradient reductions.
+  Seconds reduce;  ///< Gradient reductions.
   Seconds optimizer;
   Seconds gather;
 };

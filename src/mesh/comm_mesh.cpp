@@ -19,14 +19,14 @@ std::vector<int> path_to_root(const Cluster& cluster, int device) {
   return path;
 }
 
-// Which devices compete for an uplink: all of the cluster (collectives run on every stage at once) or those
-// of one mesh (a pipeline boundary is crossed by one stage at a time).
+// Which devices compete for an uplink: all of the cluster (collectives run on every stage at once)
+// or those of one mesh (a pipeline boundary is crossed by one stage at a time).
 enum class Busy { kCluster, kMesh };
 
 int mesh_devices_in(const Domain& domain, const Mesh& mesh) {
   const int first = std::max(domain.first_device, mesh.first_device);
-  const int end = std::min(domain.first_device + domain.device_count,
-                           mesh.first_device + mesh.device_count());
+  const int end =
+      std::min(domain.first_device + domain.device_count, mesh.first_device + mesh.device_count());
   return std::max(end - first, 0);
 }
 
@@ -36,8 +36,8 @@ CommMesh from_devices(const Cluster& cluster, const Mesh& mesh, const std::vecto
   result.group_size = static_cast<int>(group.size());
   if (group.size() < 2) return result;
 
-  // Count the group's devices below every domain on their paths; a domain is left by traffic when it does
-  // not hold the whole group.
+  // Count the group's devices below every domain on their paths; a domain is left by traffic when
+  // it does not hold the whole group.
   std::map<int, int> inside;
   for (DeviceId device : group) {
     for (int domain : path_to_root(cluster, device.value)) ++inside[domain];
@@ -48,9 +48,8 @@ CommMesh from_devices(const Cluster& cluster, const Mesh& mesh, const std::vecto
     if (count == result.group_size) continue;
     const Domain& domain = cluster.domains[static_cast<std::size_t>(index)];
     // The uplink is shared by everything busy below it; this group's share is its members' part.
-    const int active = std::max(count, busy == Busy::kCluster
-                                           ? domain.device_count
-                                           : mesh_devices_in(domain, mesh));
+    const int active = std::max(
+        count, busy == Busy::kCluster ? domain.device_count : mesh_devices_in(domain, mesh));
     const BytesPerSecond share(domain.uplink.value * count / active);
     auto [it, fresh] = by_level.try_emplace(domain.level);
     CommMesh::Level& level = it->second;
@@ -78,8 +77,7 @@ CommMesh comm_mesh(const Cluster& cluster, const Mesh& mesh, const AxisList& axe
 CommMesh peer_mesh(const Cluster& cluster, const Mesh& mesh, int offset) {
   const int peer = mesh.first_device + offset;
   MW_CHECK(peer >= 0 && peer < cluster.device_count(), "pipeline peer outside the cluster");
-  return from_devices(cluster, mesh, {DeviceId(mesh.first_device), DeviceId(peer)},
-                      Busy::kMesh);
+  return from_devices(cluster, mesh, {DeviceId(mesh.first_device), DeviceId(peer)}, Busy::kMesh);
 }
 
 }  // namespace meshwright

@@ -11,8 +11,8 @@
 
 namespace meshwright {
 
-/// An ordered list of mesh axes, at most seven, outermost first. Small and comparable: shardings are copied
-/// by the million while a search runs.
+/// An ordered list of mesh axes, at most seven, outermost first. Small and comparable: shardings
+/// are copied by the million while a search runs.
 class AxisList {
  public:
   static constexpr int kCapacity = 7;
@@ -66,8 +66,8 @@ struct MeshAxis {
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
-/// A p-mesh: a grid of devices, `first_device + sum(coordinate * stride)` at each coordinate. Axes of size 1
-/// are left out.
+/// A p-mesh: a grid of devices, `first_device + sum(coordinate * stride)` at each coordinate. Axes
+/// of size 1 are left out.
 struct Mesh {
   std::vector<MeshAxis> axes;
   int first_device = 0;
@@ -75,8 +75,8 @@ struct Mesh {
   int device_count() const;
   /// Product of the sizes of the listed axes.
   int size(const AxisList& list) const;
-  /// The devices that share the group of the mesh's first device along `list`, in list order (outermost
-  /// axis slowest).
+  /// The devices that share the group of the mesh's first device along `list`, in list order
+  /// (outermost axis slowest).
   std::vector<DeviceId> group(const AxisList& list) const;
   /// Index of a named axis, or -1.
   int axis(std::string_view name) const;

@@ -24,7 +24,8 @@ int place_of(const Sharding& sharding, int axis) {
 std::string axis_names(const AxisList& list, const Mesh& mesh) {
   std::string text;
   for (int axis : list) {
-    text += fmt::format("{}{}", text.empty() ? "" : "+", mesh.axes[static_cast<std::size_t>(axis)].name);
+    text += fmt::format("{}{}", text.empty() ? "" : "+",
+                        mesh.axes[static_cast<std::size_t>(axis)].name);
   }
   return text;
 }
@@ -66,9 +67,9 @@ Bytes local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& 
   for (int d = 0; d < sharding.rank; ++d) {
     const auto i = static_cast<std::size_t>(d);
     const Dim& dim = type.dims[i];
-    elements *= static_cast<double>(sharding.dims[i].empty()
-                                        ? dim.size
-                                        : split_size(dim.size, dim.unit, mesh.size(sharding.dims[i])));
+    elements *= static_cast<double>(
+        sharding.dims[i].empty() ? dim.size
+                                 : split_size(dim.size, dim.unit, mesh.size(sharding.dims[i])));
   }
   return Bytes(elements * dtype_bytes(type.dtype));
 }
@@ -105,15 +106,15 @@ std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, c
     return list;
   };
   // Local slices first: everything after moves fewer bytes.
-  bytes /= mesh.size(collect([](const Move& m) { return m.source == kReplicated && m.target >= 0; }));
+  bytes /=
+      mesh.size(collect([](const Move& m) { return m.source == kReplicated && m.target >= 0; }));
   const AxisList scattered =
       collect([](const Move& m) { return m.source == kPartial && m.target >= 0; });
   if (!scattered.empty()) {
     steps.push_back({CollectiveKind::kReduceScatter, scattered, Bytes(bytes)});
     bytes /= mesh.size(scattered);
   }
-  const AxisList exchanged =
-      collect([](const Move& m) { return m.source >= 0 && m.target >= 0; });
+  const AxisList exchanged = collect([](const Move& m) { return m.source >= 0 && m.target >= 0; });
   if (!exchanged.empty()) steps.push_back({CollectiveKind::kAllToAll, exchanged, Bytes(bytes)});
   // Summing before gathering moves fewer bytes than after.
   const AxisList summed =

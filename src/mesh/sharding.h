@@ -10,8 +10,8 @@
 
 namespace meshwright {
 
-/// How a value lies on a mesh: per dimension the axes that split it (outermost first), and the axes along
-/// which every device holds an additive part of it. Along all other axes it is replicated.
+/// How a value lies on a mesh: per dimension the axes that split it (outermost first), and the axes
+/// along which every device holds an additive part of it. Along all other axes it is replicated.
 struct Sharding {
   static constexpr int kMaxRank = 8;
 
@@ -32,8 +32,8 @@ struct Sharding {
 /// "[batch:dp, seq:tp, hidden] partial(tp)".
 std::string to_string(const Sharding& sharding, const TensorType& type, const Mesh& mesh);
 
-/// Size of the largest part when `size` elements in units of `unit` are split into `parts` (uneven splits
-/// give the first parts one unit more).
+/// Size of the largest part when `size` elements in units of `unit` are split into `parts` (uneven
+/// splits give the first parts one unit more).
 std::int64_t split_size(std::int64_t size, std::int64_t unit, std::int64_t parts);
 
 /// The type of the largest shard.
@@ -47,8 +47,9 @@ enum class CollectiveKind : std::uint8_t {
   kAllGather,      ///< bytes = the gathered result on one device.
   kReduceScatter,  ///< bytes = the full input on one device.
   kAllToAll,       ///< bytes = the input of one device.
-  kRing,           ///< Neighbour exchange repeated around the group (ring attention); bytes = all rounds together.
-  kBroadcast,      ///< bytes = the buffer of one device.
+  kRing,  ///< Neighbour exchange repeated around the group (ring attention); bytes = all rounds
+          ///< together.
+  kBroadcast,  ///< bytes = the buffer of one device.
 };
 std::string_view collective_name(CollectiveKind kind);
 

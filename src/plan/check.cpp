@@ -15,18 +15,24 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
   };
   const auto legal_divisors = [](std::int64_t n) { return "legal: " + join(divisors(n)); };
 
-  for (const auto& [name, value] :
-       {std::pair{"pp", d.pp}, {"vpp", d.vpp}, {"dp", d.dp}, {"cp", d.cp}, {"tp", d.tp},
-        {"ep", d.ep}, {"etp", d.etp}}) {
+  for (const auto& [name, value] : {std::pair{"pp", d.pp},
+                                    {"vpp", d.vpp},
+                                    {"dp", d.dp},
+                                    {"cp", d.cp},
+                                    {"tp", d.tp},
+                                    {"ep", d.ep},
+                                    {"etp", d.etp}}) {
     if (value < 1) {
-      say("P1", [&, n = name, v = value] { return fmt::format("{} must be at least 1: {}", n, v); },
+      say(
+          "P1", [&, n = name, v = value] { return fmt::format("{} must be at least 1: {}", n, v); },
           [] { return std::string(); });
       return;
     }
   }
   const double product = double(d.pp) * d.dp * d.cp * d.tp;
   if (product > device_count) {
-    if (say("P2",
+    if (say(
+            "P2",
             [&] {
               return fmt::format("pp*dp*cp*tp = {:.0f} is more than the {} devices of the cluster",
                                  product, device_count);
@@ -35,12 +41,16 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
       return;
   }
   if (f.heads > 0 && f.heads % d.tp != 0) {
-    if (say("P3", [&] { return fmt::format("tp = {} does not divide heads = {}", d.tp, f.heads); },
-            [&] { return fmt::format("heads = {}: legal tp are {}", f.heads, join(divisors(f.heads))); }))
+    if (say(
+            "P3", [&] { return fmt::format("tp = {} does not divide heads = {}", d.tp, f.heads); },
+            [&] {
+              return fmt::format("heads = {}: legal tp are {}", f.heads, join(divisors(f.heads)));
+            }))
       return;
   }
   if (f.kv_heads > 0 && f.kv_heads % d.tp != 0 && d.tp % f.kv_heads != 0) {
-    if (say("P4",
+    if (say(
+            "P4",
             [&] {
               return fmt::format("tp = {} neither divides kv_heads = {} nor is a multiple of it",
                                  d.tp, f.kv_heads);
@@ -55,7 +65,9 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
       return;
   }
   if (f.ffn > 0 && f.ffn % d.tp != 0) {
-    if (say("P5", [&] { return fmt::format("tp = {} does not divide the MLP width {}", d.tp, f.ffn); },
+    if (say(
+            "P5",
+            [&] { return fmt::format("tp = {} does not divide the MLP width {}", d.tp, f.ffn); },
             [&] { return legal_divisors(f.ffn); }))
       return;
   }
@@ -64,15 +76,24 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
       const std::int64_t parts = std::int64_t{d.cp} * (d.cp > 1 ? 2 : 1);
       const std::int64_t sp = d.sp ? d.tp : 1;
       if (d.cp > 1 && seq % parts != 0) {
-        if (say("P6",
-                [&] { return fmt::format("2*cp = {} does not divide the sequence length {}", parts, seq); },
-                [] { return std::string("causal ring attention gives every device two equal pieces"); }))
+        if (say(
+                "P6",
+                [&] {
+                  return fmt::format("2*cp = {} does not divide the sequence length {}", parts,
+                                     seq);
+                },
+                [] {
+                  return std::string("causal ring attention gives every device two equal pieces");
+                }))
           return;
       } else if (seq % (d.cp * sp) != 0 && seq == f.seq) {
-        if (say("P7",
+        if (say(
+                "P7",
                 [&] {
-                  return fmt::format("cp*tp = {} does not divide the sequence length {} under sequence parallelism",
-                                     d.cp * sp, seq);
+                  return fmt::format(
+                      "cp*tp = {} does not divide the sequence length {} under sequence "
+                      "parallelism",
+                      d.cp * sp, seq);
                 },
                 [] { return std::string("lower tp or cp, or turn sequence parallelism off"); }))
           return;
@@ -80,77 +101,96 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
     }
   }
   if (f.experts == 0 && (d.ep > 1 || d.etp > 1)) {
-    if (say("P8", [&] { return std::string("ep and etp need a model with experts"); },
+    if (say(
+            "P8", [&] { return std::string("ep and etp need a model with experts"); },
             [] { return std::string("use ep = 1, etp = 1"); }))
       return;
   }
   if (f.experts > 0) {
     if (f.experts % d.ep != 0) {
-      if (say("P9", [&] { return fmt::format("ep = {} does not divide experts = {}", d.ep, f.experts); },
+      if (say(
+              "P9",
+              [&] { return fmt::format("ep = {} does not divide experts = {}", d.ep, f.experts); },
               [&] { return legal_divisors(f.experts); }))
         return;
     }
     if (f.expert_ffn % d.etp != 0) {
-      if (say("P10",
-              [&] { return fmt::format("etp = {} does not divide the expert width {}", d.etp, f.expert_ffn); },
+      if (say(
+              "P10",
+              [&] {
+                return fmt::format("etp = {} does not divide the expert width {}", d.etp,
+                                   f.expert_ffn);
+              },
               [&] { return legal_divisors(f.expert_ffn); }))
         return;
     }
     const std::int64_t stage = std::int64_t{d.tp} * d.cp * d.dp;
     if (stage % (std::int64_t{d.ep} * d.etp) != 0) {
-      if (say("P11",
+      if (say(
+              "P11",
               [&] {
-                return fmt::format("ep*etp = {} does not divide the {} devices of a stage (tp*cp*dp)",
-                                   d.ep * d.etp, stage);
+                return fmt::format(
+                    "ep*etp = {} does not divide the {} devices of a stage (tp*cp*dp)",
+                    d.ep * d.etp, stage);
               },
               [&] { return legal_divisors(stage); }))
         return;
     } else if (!experts_refine(d)) {
-      if (say("P11",
+      if (say(
+              "P11",
               [&] {
-                return fmt::format("the groups of etp = {}, ep = {} cut across those of tp = {}, cp = {}",
-                                   d.etp, d.ep, d.tp, d.cp);
+                return fmt::format(
+                    "the groups of etp = {}, ep = {} cut across those of tp = {}, cp = {}", d.etp,
+                    d.ep, d.tp, d.cp);
               },
               [&] { return std::string("make one of etp*ep and tp (or tp*cp) divide the other"); }))
         return;
     }
   }
   const std::int64_t replicas = std::int64_t{d.dp};
-  if (d.micro_batch < 1 || global_batch % (replicas * std::max<std::int64_t>(d.micro_batch, 1)) != 0) {
-    if (say("P12",
+  if (d.micro_batch < 1 ||
+      global_batch % (replicas * std::max<std::int64_t>(d.micro_batch, 1)) != 0) {
+    if (say(
+            "P12",
             [&] {
               return fmt::format("global batch {} is not a multiple of dp * micro-batch = {} * {}",
                                  global_batch, d.dp, d.micro_batch);
             },
             [&] {
               if (global_batch % replicas != 0) {
-                return fmt::format("dp must divide it: legal dp are {}", join(divisors(global_batch)));
+                return fmt::format("dp must divide it: legal dp are {}",
+                                   join(divisors(global_batch)));
               }
-              return fmt::format("legal micro-batches are {}", join(divisors(global_batch / replicas)));
+              return fmt::format("legal micro-batches are {}",
+                                 join(divisors(global_batch / replicas)));
             }))
       return;
   }
   if (d.pp * std::int64_t{d.vpp} > std::max(f.layers, 1)) {
-    if (say("P13",
+    if (say(
+            "P13",
             [&] {
-              return fmt::format("pp*vpp = {} chunks for {} layers leaves chunks empty", d.pp * d.vpp,
-                                 f.layers);
+              return fmt::format("pp*vpp = {} chunks for {} layers leaves chunks empty",
+                                 d.pp * d.vpp, f.layers);
             },
             [&] { return fmt::format("pp*vpp may be at most {}", std::max(f.layers, 1)); }))
       return;
   }
   if (d.vpp > 1 && d.pp == 1) {
-    if (say("P14", [&] { return std::string("virtual stages need pp > 1"); },
+    if (say(
+            "P14", [&] { return std::string("virtual stages need pp > 1"); },
             [] { return std::string("use vpp = 1"); }))
       return;
   }
   if (d.micro_batch >= 1) {
     const std::int64_t m = global_batch / std::max<std::int64_t>(replicas * d.micro_batch, 1);
     if (d.vpp > 1 && m % d.pp != 0) {
-      if (say("P15",
+      if (say(
+              "P15",
               [&] {
                 return fmt::format(
-                    "interleaved schedules need micro-batches ({}) in multiples of pp = {}", m, d.pp);
+                    "interleaved schedules need micro-batches ({}) in multiples of pp = {}", m,
+                    d.pp);
               },
               [] { return std::string("use vpp = 1, another dp or another micro-batch"); }))
         return;
@@ -159,8 +199,11 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
   if (d.zero_group != 0) {
     const std::int64_t shard = std::int64_t{d.dp} * d.cp;
     if (d.zero_group < 1 || shard % d.zero_group != 0) {
-      if (say("P16",
-              [&] { return fmt::format("zero group {} does not divide dp*cp = {}", d.zero_group, shard); },
+      if (say(
+              "P16",
+              [&] {
+                return fmt::format("zero group {} does not divide dp*cp = {}", d.zero_group, shard);
+              },
               [&] { return legal_divisors(shard); }))
         return;
     }
@@ -197,7 +240,8 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     violations.push_back({std::move(rule), std::move(message), std::move(hint)});
   };
   if (plan.stages.empty()) say("P20", "a plan has at least one stage");
-  if (plan.micro_batches < 1) say("P21", fmt::format("micro_batches must be at least 1: {}", plan.micro_batches));
+  if (plan.micro_batches < 1)
+    say("P21", fmt::format("micro_batches must be at least 1: {}", plan.micro_batches));
   std::int64_t batch = 0;
   for (const Value& v : graph.values) {
     for (const Dim& dim : v.type.dims) {
@@ -205,7 +249,8 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     }
   }
   if (batch != 0 && batch != plan.global_batch) {
-    say("P22", fmt::format("the plan is for a global batch of {}, the model has {}", plan.global_batch, batch));
+    say("P22", fmt::format("the plan is for a global batch of {}, the model has {}",
+                           plan.global_batch, batch));
   }
   std::vector<char> used(static_cast<std::size_t>(cluster.device_count()), 0);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -213,7 +258,8 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     std::int64_t last = mesh.first_device;
     for (const MeshAxis& axis : mesh.axes) {
       if (axis.size < 1 || axis.stride < 1) {
-        say("P23", fmt::format("stage {}: axis '{}' has size {} and stride {}", s, axis.name, axis.size, axis.stride));
+        say("P23", fmt::format("stage {}: axis '{}' has size {} and stride {}", s, axis.name,
+                               axis.size, axis.stride));
         return violations;
       }
       last += std::int64_t{axis.size - 1} * axis.stride;
@@ -223,10 +269,12 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
       return violations;
     }
     AxisList all;
-    for (int a = 0; a < static_cast<int>(mesh.axes.size()) && a < AxisList::kCapacity; ++a) all.push_back(a);
+    for (int a = 0; a < static_cast<int>(mesh.axes.size()) && a < AxisList::kCapacity; ++a)
+      all.push_back(a);
     for (DeviceId device : mesh.group(all)) {
       if (used[device.index()] != 0) {
-        say("P25", fmt::format("device {} belongs to two stages or twice to stage {}", device.value, s));
+        say("P25",
+            fmt::format("device {} belongs to two stages or twice to stage {}", device.value, s));
         return violations;
       }
       used[device.index()] = 1;
@@ -238,8 +286,9 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
       say("P26", fmt::format("chunk names stage {} of {}", chunk.stage, plan.stages.size()));
     }
     if (chunk.first_segment != next || chunk.last_segment <= chunk.first_segment) {
-      say("P27", fmt::format("chunks must follow one another without gaps or empty ones: segments {}..{}",
-                             chunk.first_segment, chunk.last_segment));
+      say("P27",
+          fmt::format("chunks must follow one another without gaps or empty ones: segments {}..{}",
+                      chunk.first_segment, chunk.last_segment));
     }
     next = chunk.last_segment;
   }

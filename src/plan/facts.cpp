@@ -24,9 +24,11 @@ ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments)
   const auto most_common = [&](std::string_view name) -> std::int64_t {
     const auto it = counts.find(name);
     if (it == counts.end()) return 0;
-    return std::max_element(it->second.begin(), it->second.end(), [](const auto& a, const auto& b) {
-             return a.second != b.second ? a.second < b.second : a.first > b.first;
-           })->first;
+    return std::max_element(it->second.begin(), it->second.end(),
+                            [](const auto& a, const auto& b) {
+                              return a.second != b.second ? a.second < b.second : a.first > b.first;
+                            })
+        ->first;
   };
   ModelFacts facts;
   facts.heads = most_common("heads");

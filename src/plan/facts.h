@@ -12,7 +12,8 @@ namespace meshwright {
 
 /// What the legality of degrees depends on, read off a graph once.
 struct ModelFacts {
-  /// Size in units of the dimension that most operators have under this name; 0 = the model has none.
+  /// Size in units of the dimension that most operators have under this name; 0 = the model has
+  /// none.
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t ffn = 0;
@@ -22,9 +23,9 @@ struct ModelFacts {
   std::int64_t hidden = 0;
   std::int64_t batch = 0;
   std::int64_t seq = 0;
-  int layers = 0;                             ///< Layer segments.
-  std::vector<std::int64_t> all_kv_heads;     ///< Distinct, ascending.
-  std::vector<std::int64_t> sequence_sizes;   ///< Distinct sizes of sequence dimensions, ascending.
+  int layers = 0;                            ///< Layer segments.
+  std::vector<std::int64_t> all_kv_heads;    ///< Distinct, ascending.
+  std::vector<std::int64_t> sequence_sizes;  ///< Distinct sizes of sequence dimensions, ascending.
 };
 ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments);
 

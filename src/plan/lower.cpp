@@ -24,7 +24,8 @@ Instr collective(CollectiveKind kind, Purpose purpose, const AxisList& axes, dou
 // A parameter that two stages hold (tied embeddings) has its gradient summed between them.
 void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>& held,
                            Program& program) {
-  std::map<std::int32_t, std::vector<std::pair<int, double>>> holders;  // value -> (stage, elements)
+  std::map<std::int32_t, std::vector<std::pair<int, double>>>
+      holders;  // value -> (stage, elements)
   for (std::size_t s = 0; s < held.size(); ++s) {
     for (int i : held[s]) {
       for (const ParameterShard& p : program.segments[static_cast<std::size_t>(i)].parameters) {
@@ -81,12 +82,15 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
     std::uint32_t rest = mask & ~sharded;
     if (reduced_in_backward) rest &= ~stage.roles.data.mask(), bytes /= parts;
     if (rest != 0) {
-      reduce.push_back(collective(CollectiveKind::kAllReduce, Purpose::kGradient,
-                                  axes_of_mask(rest), bytes));
+      reduce.push_back(
+          collective(CollectiveKind::kAllReduce, Purpose::kGradient, axes_of_mask(rest), bytes));
     }
-    if (stage.state != StateSharding::kNone) optimizer_elements += count / parts;
-    else optimizer_elements += count;
-    if ((stage.state == StateSharding::kZero1 || stage.state == StateSharding::kZero2) && parts > 1) {
+    if (stage.state != StateSharding::kNone)
+      optimizer_elements += count / parts;
+    else
+      optimizer_elements += count;
+    if ((stage.state == StateSharding::kZero1 || stage.state == StateSharding::kZero2) &&
+        parts > 1) {
       gather.push_back(collective(CollectiveKind::kAllGather, Purpose::kParameterGather, state,
                                   count * training.parameter_bytes()));
     }
@@ -96,8 +100,9 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
   optimizer.kind = InstrKind::kOptimizer;
   optimizer.purpose = Purpose::kOptimizer;
   // Reads gradient, master copy and moments; writes master copy, moments and the parameter.
-  optimizer.bytes = Bytes(optimizer_elements * (training.gradient_bytes() + training.parameter_bytes() +
-                                                2.0 * training.optimizer_bytes()));
+  optimizer.bytes =
+      Bytes(optimizer_elements * (training.gradient_bytes() + training.parameter_bytes() +
+                                  2.0 * training.optimizer_bytes()));
   step.push_back(optimizer);
   step.insert(step.end(), gather.begin(), gather.end());
   return step;
@@ -108,7 +113,8 @@ Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& 
   Program program;
   program.micro_batches = plan.micro_batches;
 
-  // Stages with equal roles share segment programs; meshes of equal shape differ only in their first device.
+  // Stages with equal roles share segment programs; meshes of equal shape differ only in their
+  // first device.
   std::vector<int> config(plan.stages.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     config[s] = static_cast<int>(s);
@@ -142,7 +148,8 @@ Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& 
       held_index[s].push_back(it->second);
     }
     if (c + 1 < plan.chunks.size()) {
-      lowered.send = lowering.boundary_bytes(chunk.last_segment - 1, plan.stages[s], plan.training, samples);
+      lowered.send =
+          lowering.boundary_bytes(chunk.last_segment - 1, plan.stages[s], plan.training, samples);
     }
     program.chunks.push_back(std::move(lowered));
   }

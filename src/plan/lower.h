@@ -7,9 +7,10 @@
 
 namespace meshwright {
 
-/// Lowers segments of one graph under one stage's roles. Values are resharded where their producers' and
-/// consumers' shardings differ; the backward pass is the adjoint; parameter gradients follow the gradient
-/// rule. Keeps per-graph tables so that thousands of layouts can be lowered.
+/// Lowers segments of one graph under one stage's roles. Values are resharded where their
+/// producers' and consumers' shardings differ; the backward pass is the adjoint; parameter
+/// gradients follow the gradient rule. Keeps per-graph tables so that thousands of layouts can be
+/// lowered.
 class SegmentLowering {
  public:
   SegmentLowering(const Graph& graph, const std::vector<Segment>& segments);
@@ -21,8 +22,8 @@ class SegmentLowering {
   SegmentProgram lower(int segment, const Stage& stage, const Training& training,
                        std::int64_t samples) const;
 
-  /// Boundaries after which the same kinds of values cross have the same class. The last boundary (the end
-  /// of the graph) has class -1.
+  /// Boundaries after which the same kinds of values cross have the same class. The last boundary
+  /// (the end of the graph) has class -1.
   int boundary_class(int segment) const;
   int boundary_class_count() const;
   /// Bytes per device of the activations that cross the boundary after `segment`, per micro-batch.
@@ -34,8 +35,8 @@ class SegmentLowering {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The instructions of a stage's optimizer step: gradient reduction of what its segments hold, the optimizer,
-/// gathers of sharded parameters.
+/// The instructions of a stage's optimizer step: gradient reduction of what its segments hold, the
+/// optimizer, gathers of sharded parameters.
 std::vector<Instr> lower_step(const Stage& stage, const Training& training,
                               const std::vector<const SegmentProgram*>& segments);
 

@@ -9,8 +9,9 @@
 namespace meshwright {
 
 std::string_view purpose_name(Purpose purpose) {
-  constexpr std::string_view kNames[] = {"forward", "backward",     "recompute", "tensor",   "context",
-                                         "expert",  "param gather", "gradient",  "pipeline", "optimizer"};
+  constexpr std::string_view kNames[] = {"forward",  "backward", "recompute",    "tensor",
+                                         "context",  "expert",   "param gather", "gradient",
+                                         "pipeline", "optimizer"};
   return kNames[static_cast<std::size_t>(purpose)];
 }
 
@@ -106,8 +107,8 @@ const LoweredOp& Lowerer::lowered(int index) {
     l.inputs.push_back(local_type(types[k], input_sharding(l.rule, l.strategy, k), stage_.mesh));
   }
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    l.outputs.push_back(local_type(micro_type(op.outputs[k]),
-                                   output_sharding(l.rule, l.strategy, k), stage_.mesh));
+    l.outputs.push_back(
+        local_type(micro_type(op.outputs[k]), output_sharding(l.rule, l.strategy, k), stage_.mesh));
   }
   const OpContext context{op.attrs, l.inputs, l.outputs};
   l.work = work_of(*l.def, context);
@@ -115,8 +116,8 @@ const LoweredOp& Lowerer::lowered(int index) {
   return ops_.emplace(index, std::move(l)).first->second;
 }
 
-// How a value lies between operators: as computed, with sums resolved at once into what the first consumer
-// wants (a partial sum never outlives its producer).
+// How a value lies between operators: as computed, with sums resolved at once into what the first
+// consumer wants (a partial sum never outlives its producer).
 Sharding Lowerer::resting(ValueId id) {
   const Value& value = graph_.value(id);
   const auto& uses = consumers_[id.index()];
@@ -140,7 +141,7 @@ ValueId Lowerer::storage(ValueId id) {
     const Value& value = graph_.value(id);
     if (!value.producer.valid()) return id;
     const Op& op = graph_.op(value.producer);
-    if (op.inputs.empty() || lowered(value.producer.value).work.kernel != KernelClass::kView) return id;
+    if (op.inputs.empty() || !lowered(value.producer.value).def->view) return id;
     id = op.inputs[0];
   }
 }
@@ -168,15 +169,17 @@ void Lowerer::emit_reshard(std::vector<Instr>& out, const TensorType& type, cons
   }
 }
 
-void Lowerer::emit_compute(std::vector<Instr>& out, const LoweredOp& l, int index, Purpose purpose) {
+void Lowerer::emit_compute(std::vector<Instr>& out, const LoweredOp& l, int index,
+                           Purpose purpose) {
   if (l.work.kernel == KernelClass::kView) return;
   const bool forward = purpose != Purpose::kBackward;
   Instr instr;
   instr.purpose = purpose;
   instr.op = OpId(index);
-  instr.flops = forward ? l.work.forward_flops
-                        : l.work.backward_input_flops + l.work.backward_weight_flops;
+  instr.flops =
+      forward ? l.work.forward_flops : l.work.backward_input_flops + l.work.backward_weight_flops;
   instr.traffic = forward ? l.work.forward_traffic : l.work.backward_traffic;
+  instr.pointwise = forward ? l.work.forward_pointwise : l.work.backward_pointwise;
   instr.kernels = forward ? l.work.forward_kernels : l.work.backward_kernels;
   instr.kernel = l.work.kernel;
   instr.matmul = l.work.matmul;
@@ -184,8 +187,8 @@ void Lowerer::emit_compute(std::vector<Instr>& out, const LoweredOp& l, int inde
   out.push_back(instr);
 }
 
-// Ring attention (Liu et al. 2023): keys and values of every other device pass by; their gradients too on
-// the way back.
+// Ring attention (Liu et al. 2023): keys and values of every other device pass by; their gradients
+// too on the way back.
 void Lowerer::emit_ring(std::vector<Instr>& out, int index, double factor) {
   const LoweredOp& l = lowered(index);
   if (!l.strategy.ring) return;
@@ -233,9 +236,8 @@ void Lowerer::forward_op(int index) {
       const auto& uses = consumers_[id.index()];
       const bool shared =
           uses.front().first < segment_.first_op || uses.back().first >= segment_.last_op;
-      const auto found =
-          std::find_if(program_.parameters.begin(), program_.parameters.end(),
-                       [&](const ParameterShard& p) { return p.value == id; });
+      const auto found = std::find_if(program_.parameters.begin(), program_.parameters.end(),
+                                      [&](const ParameterShard& p) { return p.value == id; });
       if (found == program_.parameters.end()) {
         program_.parameters.push_back(
             {id, l.inputs[k].elements(), reduce, op.kind.starts_with("grouped"), shared});
@@ -249,7 +251,8 @@ void Lowerer::forward_op(int index) {
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
     const Sharding produced = output_sharding(l.rule, l.strategy, k);
     if (produced.partial != 0) {
-      emit_reshard(program_.forward, micro_type(op.outputs[k]), produced, resting(op.outputs[k]), index);
+      emit_reshard(program_.forward, micro_type(op.outputs[k]), produced, resting(op.outputs[k]),
+                   index);
     }
     live += l.outputs[k].bytes().value;
   }
@@ -266,8 +269,8 @@ void Lowerer::forward_op(int index) {
   program_.forward_peak = std::max(program_.forward_peak, Bytes(live));
 }
 
-// All consumers of a value have added their gradients: bring the sum to the value's resting form. Gradients
-// that lie alike are added locally and travel once.
+// All consumers of a value have added their gradients: bring the sum to the value's resting form.
+// Gradients that lie alike are added locally and travel once.
 void Lowerer::return_gradient(ValueId id, int op) {
   const auto it = gradients_.find(id.value);
   if (it == gradients_.end()) return;
@@ -316,7 +319,8 @@ void Lowerer::backward_op(int index) {
     const Value& value = graph_.value(op.inputs[k]);
     if (value.kind != ValueKind::kActivation || !is_floating(value.type.dtype)) continue;
     Sharding gradient = input_gradient_sharding(l.rule, l.strategy, k);
-    if (l.strategy.ring) gradient.partial = 0;  // The ring brings whole gradients back to their owners.
+    if (l.strategy.ring)
+      gradient.partial = 0;  // The ring brings whole gradients back to their owners.
     std::vector<Sharding>& sums = gradients_[op.inputs[k].value];
     if (std::find(sums.begin(), sums.end(), gradient) == sums.end()) sums.push_back(gradient);
     live += l.inputs[k].bytes().value;
@@ -324,8 +328,8 @@ void Lowerer::backward_op(int index) {
   program_.backward_peak = std::max(program_.backward_peak, Bytes(live));
 }
 
-// FSDP / ZeRO-3 (Zhao et al. 2023): parameters are gathered before a segment's forward and backward pass;
-// gradients are scattered after every backward pass (ZeRO-2 too).
+// FSDP / ZeRO-3 (Zhao et al. 2023): parameters are gathered before a segment's forward and backward
+// pass; gradients are scattered after every backward pass (ZeRO-2 too).
 void Lowerer::shard_state() {
   for (const bool grouped : {false, true}) {
     const AxisList& axes = grouped ? stage_.expert_state_axes : stage_.state_axes;
@@ -371,7 +375,8 @@ void Lowerer::recompute(const Segment& segment) {
   for (int i = segment.first_op; i < segment.last_op; ++i) {
     for (ValueId id : graph_.ops[static_cast<std::size_t>(i)].inputs) {
       const Value& value = graph_.value(id);
-      if (value.kind != ValueKind::kActivation || value.producer.value >= segment.first_op) continue;
+      if (value.kind != ValueKind::kActivation || value.producer.value >= segment.first_op)
+        continue;
       if (std::find(seen.begin(), seen.end(), id.value) != seen.end()) continue;
       seen.push_back(id.value);
       inbound += resting_bytes(id).value;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "models/test_models.h"
 #include "plan/check.h"
 #include "plan/schedule.h"
-#include "models/test_models.h"
 
 namespace meshwright {
 namespace {
@@ -20,10 +20,12 @@ std::vector<std::string> communication(const std::vector<Instr>& instrs, const G
   for (const Instr& i : instrs) {
     if (i.kind != InstrKind::kCollective) continue;
     std::string axes;
-    for (int a : i.group) axes += (axes.empty() ? "" : "+") + mesh.axes[static_cast<std::size_t>(a)].name;
+    for (int a : i.group)
+      axes += (axes.empty() ? "" : "+") + mesh.axes[static_cast<std::size_t>(a)].name;
     std::string op = i.op.valid() ? graph.op(i.op).name : "";
     if (op.starts_with("layers.")) op = op.substr(op.find('.', 7) + 1);
-    lines.push_back(fmt::format("{}@{}[{}] {:.0f}", collective_name(i.collective), op, axes, i.bytes.value));
+    lines.push_back(
+        fmt::format("{}@{}[{}] {:.0f}", collective_name(i.collective), op, axes, i.bytes.value));
   }
   return lines;
 }
@@ -66,8 +68,8 @@ TEST(Lower, TensorParallelReducesTwicePerDirection) {
               ElementsAre("all_reduce@norm2[tp] " + b, "all_reduce@norm1[tp] " + b));
 }
 
-// With sequence parallelism (Korthikanti et al. 2022): all_gather and reduce_scatter in their place, and the
-// gathered inputs of the two blocks are gathered again in the backward pass.
+// With sequence parallelism (Korthikanti et al. 2022): all_gather and reduce_scatter in their
+// place, and the gathered inputs of the two blocks are gathered again in the backward pass.
 TEST(Lower, SequenceParallelGathersAndScatters) {
   const auto r = lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 2});
   const std::string b = fmt::format("{}", 2 * 128 * 64 * 2);
@@ -142,9 +144,10 @@ TEST(Lower, FlopsOfAllDevicesEqualTheModel) {
     return total;
   };
   const double whole = flops(lower_layer({}, {.micro_batch = 16}).layer);
-  EXPECT_NEAR(flops(lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 16}).layer) * 4, whole, whole * 1e-9);
-  EXPECT_NEAR(flops(lower_layer({}, {.dp = 2, .tp = 4, .sp = true, .micro_batch = 8}).layer) * 8, whole,
+  EXPECT_NEAR(flops(lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 16}).layer) * 4, whole,
               whole * 1e-9);
+  EXPECT_NEAR(flops(lower_layer({}, {.dp = 2, .tp = 4, .sp = true, .micro_batch = 8}).layer) * 8,
+              whole, whole * 1e-9);
 }
 
 TEST(Lower, RecomputeTradesMemoryForWork) {

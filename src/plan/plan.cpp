@@ -57,7 +57,9 @@ bool divide_one_another(const std::vector<std::int64_t>& cuts) {
 std::string_view state_sharding_name(StateSharding s) {
   return kStateNames[static_cast<std::size_t>(s)];
 }
-std::string_view recompute_name(Recompute r) { return kRecomputeNames[static_cast<std::size_t>(r)]; }
+std::string_view recompute_name(Recompute r) {
+  return kRecomputeNames[static_cast<std::size_t>(r)];
+}
 StateSharding parse_state_sharding(std::string_view name) {
   return parse_name<StateSharding>(name, kStateNames, "state sharding");
 }
@@ -90,7 +92,8 @@ std::string to_string(const Degrees& d) {
     text += fmt::format(" {}", state_sharding_name(d.zero));
     if (d.zero_group != 0) text += fmt::format("/{}", d.zero_group);
   }
-  if (d.recompute != Recompute::kNone) text += fmt::format(" recompute={}", recompute_name(d.recompute));
+  if (d.recompute != Recompute::kNone)
+    text += fmt::format(" recompute={}", recompute_name(d.recompute));
   if (d.pp_inside_dp) text += " order=tp-cp-pp-dp";
   return text;
 }
@@ -150,7 +153,8 @@ Stage make_stage(const Degrees& d, const std::vector<std::int64_t>& kv_heads, in
   roles.expert = axes_between(d.etp, expert_inner);
   roles.expert_data = axes_between(std::max(dense, expert_inner), stage_size);
   roles.expert_context = axes_between(std::max(std::int64_t{d.tp}, expert_inner), dense);
-  // Tokens of tensor ranks that are not expert ranks of their own: split as under sequence parallelism.
+  // Tokens of tensor ranks that are not expert ranks of their own: split as under sequence
+  // parallelism.
   if (expert_inner < d.tp) roles.expert_context.append(axes_between(expert_inner, d.tp));
 
   if (d.zero != StateSharding::kNone) {
@@ -167,7 +171,8 @@ Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const C
   const ModelFacts facts = model_facts(graph, segments);
   const std::vector<Violation> violations =
       check_degrees(facts, cluster.device_count(), global_batch, degrees);
-  if (!violations.empty()) throw Error(violations[0].message, violations[0].rule, violations[0].hint);
+  if (!violations.empty())
+    throw Error(violations[0].message, violations[0].rule, violations[0].hint);
   const int chunk_count = degrees.pp * degrees.vpp;
   MW_CHECK(static_cast<int>(cuts.size()) == chunk_count - 1, "one cut between neighbouring chunks");
 
@@ -177,7 +182,8 @@ Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const C
   plan.global_batch = global_batch;
   plan.micro_batches = global_batch / (degrees.dp * degrees.micro_batch);
   plan.schedule = degrees.vpp > 1 ? "interleaved" : "1f1b";
-  for (int s = 0; s < degrees.pp; ++s) plan.stages.push_back(make_stage(degrees, facts.all_kv_heads, s));
+  for (int s = 0; s < degrees.pp; ++s)
+    plan.stages.push_back(make_stage(degrees, facts.all_kv_heads, s));
   for (int c = 0; c < chunk_count; ++c) {
     const auto i = static_cast<std::size_t>(c);
     plan.chunks.push_back({c % degrees.pp, c == 0 ? 0 : cuts[i - 1],

@@ -22,23 +22,25 @@ enum class StateSharding {
   kZero3,  ///< Parameters too (FSDP full shard).
 };
 
-/// What the forward pass does not keep (Chen et al. 2016; "selective": Korthikanti et al. 2022, section 5).
+/// What the forward pass does not keep (Chen et al. 2016; "selective": Korthikanti et al. 2022,
+/// section 5).
 enum class Recompute {
   kNone,
   kSelective,  ///< The attention core runs again in the backward pass.
   kFull,       ///< Only the inputs of a layer are kept.
 };
 
-std::string_view state_sharding_name(StateSharding s);   // "none", "zero1", …
-std::string_view recompute_name(Recompute r);            // "none", "selective", "full"
+std::string_view state_sharding_name(StateSharding s);  // "none", "zero1", …
+std::string_view recompute_name(Recompute r);           // "none", "selective", "full"
 StateSharding parse_state_sharding(std::string_view name);
 Recompute parse_recompute(std::string_view name);
 
 /// Numeric formats and optimizer of the run, which decide the bytes per parameter.
 struct Training {
-  DType dtype = DType::kBf16;         ///< Weights and activations: bf16, f16, f32; f8 = fp8 products on bf16 storage.
-  std::string optimizer = "adamw";    ///< "adamw", "adam", "sgd" (with momentum).
-  DType gradient_dtype = DType::kF32; ///< Accumulated gradients.
+  DType dtype = DType::kBf16;  ///< Weights and activations: bf16, f16, f32; f8 = fp8 products on
+                               ///< bf16 storage.
+  std::string optimizer = "adamw";     ///< "adamw", "adam", "sgd" (with momentum).
+  DType gradient_dtype = DType::kF32;  ///< Accumulated gradients.
 
   int parameter_bytes() const { return dtype == DType::kF8 ? 2 : dtype_bytes(dtype); }
   int gradient_bytes() const { return dtype_bytes(gradient_dtype); }
@@ -52,32 +54,34 @@ struct Stage {
   Roles roles;
   Recompute recompute = Recompute::kNone;
   StateSharding state = StateSharding::kNone;
-  AxisList state_axes;                ///< Axes over which state is sharded (a part of data+context: hybrid).
-  AxisList expert_state_axes;         ///< The same for parameters of grouped operators.
+  AxisList state_axes;  ///< Axes over which state is sharded (a part of data+context: hybrid).
+  AxisList expert_state_axes;  ///< The same for parameters of grouped operators.
 };
 
-/// A run of segments on one stage. Chunk c of a plan runs on stage `stage`; activations flow from chunk to chunk.
+/// A run of segments on one stage. Chunk c of a plan runs on stage `stage`; activations flow from
+/// chunk to chunk.
 struct Chunk {
   int stage = 0;
   int first_segment = 0;
-  int last_segment = 0;               ///< One past the end.
+  int last_segment = 0;  ///< One past the end.
 };
 
 /// Degrees of each kind of parallelism, as the user and Megatron speak of them.
 struct Degrees {
-  int pp = 1;                ///< Pipeline stages.
-  int vpp = 1;               ///< Chunks per stage (virtual pipeline).
-  int dp = 1;                ///< Data-parallel replicas.
-  int cp = 1;                ///< Context parallel.
-  int tp = 1;                ///< Tensor parallel.
-  bool sp = false;           ///< Sequence parallel on the tensor axes.
-  int ep = 1;                ///< Expert parallel: a factor of dp * cp * tp / etp.
-  int etp = 1;               ///< Tensor parallel inside experts.
+  int pp = 1;                    ///< Pipeline stages.
+  int vpp = 1;                   ///< Chunks per stage (virtual pipeline).
+  int dp = 1;                    ///< Data-parallel replicas.
+  int cp = 1;                    ///< Context parallel.
+  int tp = 1;                    ///< Tensor parallel.
+  bool sp = false;               ///< Sequence parallel on the tensor axes.
+  int ep = 1;                    ///< Expert parallel: a factor of dp * cp * tp / etp.
+  int etp = 1;                   ///< Tensor parallel inside experts.
   std::int64_t micro_batch = 1;  ///< Sequences per replica and micro-batch.
   StateSharding zero = StateSharding::kNone;
-  int zero_group = 0;        ///< Devices that share one copy of the state; 0 = all of dp * cp.
+  int zero_group = 0;  ///< Devices that share one copy of the state; 0 = all of dp * cp.
   Recompute recompute = Recompute::kNone;
-  bool pp_inside_dp = false; ///< Rank order tp-cp-pp-dp (pipeline neighbours closer than replicas).
+  bool pp_inside_dp =
+      false;  ///< Rank order tp-cp-pp-dp (pipeline neighbours closer than replicas).
 
   int devices() const { return pp * dp * cp * tp; }
   friend bool operator==(const Degrees&, const Degrees&) = default;
@@ -92,27 +96,29 @@ std::string to_string(const Degrees& degrees);
 /// The decisions, in normal form.
 struct Plan {
   Training training;
-  Degrees degrees;                    ///< Where the plan came from; stages and chunks below are what counts.
+  Degrees degrees;  ///< Where the plan came from; stages and chunks below are what counts.
   std::int64_t global_batch = 1;
-  std::int64_t micro_batches = 1;     ///< Per step and replica.
-  std::string schedule = "1f1b";      ///< Name in the schedule table.
+  std::int64_t micro_batches = 1;  ///< Per step and replica.
+  std::string schedule = "1f1b";   ///< Name in the schedule table.
   std::vector<Stage> stages;
-  std::vector<Chunk> chunks;          ///< In the order of the forward pass.
+  std::vector<Chunk> chunks;  ///< In the order of the forward pass.
 };
 
-/// Builds the plan of some degrees: meshes, roles and stages; `cuts` gives the first segment of every chunk
-/// but the first (pp*vpp - 1 entries). Throws Error when a degree is illegal for this model or cluster, with
-/// the legal values.
+/// Builds the plan of some degrees: meshes, roles and stages; `cuts` gives the first segment of
+/// every chunk but the first (pp*vpp - 1 entries). Throws Error when a degree is illegal for this
+/// model or cluster, with the legal values.
 Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const Cluster& cluster,
                const Training& training, std::int64_t global_batch, const Degrees& degrees,
                const std::vector<int>& cuts);
 
-/// The mesh and roles of one stage of these degrees. `kv_heads` are the distinct sizes of key/value head
-/// dimensions (axes are cut so that key/value heads can be split less than query heads).
+/// The mesh and roles of one stage of these degrees. `kv_heads` are the distinct sizes of key/value
+/// head dimensions (axes are cut so that key/value heads can be split less than query heads).
 Stage make_stage(const Degrees& degrees, const std::vector<std::int64_t>& kv_heads, int stage);
 
-/// The versioned JSON form (docs/plan_format.md). The plan names the model and cluster only by text.
+/// The versioned JSON form (docs/plan_format.md). The plan names the model and cluster only by
+/// text.
 Json plan_to_json(const Plan& plan, const std::vector<Segment>& segments);
-Plan plan_from_json(const Json& json, const std::vector<Segment>& segments, std::string_view source);
+Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
+                    std::string_view source);
 
 }  // namespace meshwright

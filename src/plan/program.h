@@ -19,16 +19,16 @@ enum class InstrKind : std::uint8_t {
 
 /// Why an instruction exists; the categories of every report.
 enum class Purpose : std::uint8_t {
-  kForward,         ///< Forward compute.
-  kBackward,        ///< Backward compute.
-  kRecompute,       ///< Forward compute run again.
-  kTensor,          ///< Tensor and sequence parallel communication.
-  kContext,         ///< Context parallel communication.
-  kExpert,          ///< Expert all_to_all and its relatives.
-  kParameterGather, ///< Sharded parameters gathered (FSDP, ZeRO).
-  kGradient,        ///< Gradient reduction.
-  kPipeline,        ///< Stage to stage.
-  kOptimizer,       ///< Optimizer step.
+  kForward,          ///< Forward compute.
+  kBackward,         ///< Backward compute.
+  kRecompute,        ///< Forward compute run again.
+  kTensor,           ///< Tensor and sequence parallel communication.
+  kContext,          ///< Context parallel communication.
+  kExpert,           ///< Expert all_to_all and its relatives.
+  kParameterGather,  ///< Sharded parameters gathered (FSDP, ZeRO).
+  kGradient,         ///< Gradient reduction.
+  kPipeline,         ///< Stage to stage.
+  kOptimizer,        ///< Optimizer step.
 };
 inline constexpr int kPurposeCount = 10;
 std::string_view purpose_name(Purpose purpose);
@@ -37,14 +37,16 @@ struct Instr {
   InstrKind kind = InstrKind::kCompute;
   Purpose purpose = Purpose::kForward;
   CollectiveKind collective = CollectiveKind::kAllReduce;
-  bool overlapped = false;    ///< Runs on the communication stream beside the compute that follows it. A gather of
-                              ///< parameters is waited for by its own segment and issued one segment ahead.
+  bool overlapped =
+      false;  ///< Runs on the communication stream beside the compute that follows it. A gather of
+              ///< parameters is waited for by its own segment and issued one segment ahead.
   AxisList group;
-  int peer_offset = 0;        ///< Not 0: instead of a group, exchange with the device this far away.
-  Bytes bytes;                ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
+  int peer_offset = 0;  ///< Not 0: instead of a group, exchange with the device this far away.
+  Bytes bytes;  ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
   OpId op;
-  Flops flops;                ///< Compute.
+  Flops flops;  ///< Compute.
   Bytes traffic;
+  Bytes pointwise;  ///< Traffic of memory-bound kernels besides the main one.
   int kernels = 0;
   KernelClass kernel = KernelClass::kMemory;
   MatmulShape matmul;
@@ -54,42 +56,44 @@ struct Instr {
 /// A parameter as one device holds it.
 struct ParameterShard {
   ValueId value;
-  double elements = 0;        ///< Of the largest shard, before state sharding.
-  std::uint32_t reduce = 0;   ///< Axes along which its gradient is partial.
-  bool grouped = false;       ///< Belongs to a grouped (expert) operator.
-  bool shared = false;        ///< Used by several segments (tied embeddings): held once per stage.
+  double elements = 0;       ///< Of the largest shard, before state sharding.
+  std::uint32_t reduce = 0;  ///< Axes along which its gradient is partial.
+  bool grouped = false;      ///< Belongs to a grouped (expert) operator.
+  bool shared = false;       ///< Used by several segments (tied embeddings): held once per stage.
 };
 
 /// One segment on one stage: what one device runs per micro-batch.
 struct SegmentProgram {
   std::vector<Instr> forward;
-  std::vector<Instr> backward;      ///< Includes recomputation.
+  std::vector<Instr> backward;  ///< Includes recomputation.
   std::vector<ParameterShard> parameters;
-  Bytes saved;                      ///< Kept from forward to backward, per micro-batch in flight.
-  Bytes forward_peak;               ///< Live besides what is saved, at its largest.
-  Bytes backward_peak;              ///< Gradients and recomputed values live at their largest.
+  Bytes saved;          ///< Kept from forward to backward, per micro-batch in flight.
+  Bytes forward_peak;   ///< Live besides what is saved, at its largest.
+  Bytes backward_peak;  ///< Gradients and recomputed values live at their largest.
 };
 
 enum class Phase : std::uint8_t { kForward, kBackward };
 
 struct ScheduleItem {
   Phase phase = Phase::kForward;
-  int chunk = 0;                    ///< Index into Plan::chunks.
+  int chunk = 0;  ///< Index into Plan::chunks.
   int micro_batch = 0;
   friend bool operator==(const ScheduleItem&, const ScheduleItem&) = default;
 };
 
-/// One SPMD instruction list per stage. Items of `order` stand for the instructions of their chunk's
-/// segments, between a receive from and a send to the neighbouring chunk; `step` runs once at the end.
+/// One SPMD instruction list per stage. Items of `order` stand for the instructions of their
+/// chunk's segments, between a receive from and a send to the neighbouring chunk; `step` runs once
+/// at the end.
 struct StageProgram {
   std::vector<ScheduleItem> order;
-  std::vector<Instr> step;          ///< Gradient reduction, optimizer, parameter gathers.
+  std::vector<Instr> step;  ///< Gradient reduction, optimizer, parameter gathers.
 };
 
 struct ChunkProgram {
   int stage = 0;
-  std::vector<int> segments;        ///< Indices into Program::segments, in order; equal segments share one.
-  Bytes send;                       ///< Activation bytes per micro-batch that cross to the next chunk.
+  std::vector<int>
+      segments;  ///< Indices into Program::segments, in order; equal segments share one.
+  Bytes send;    ///< Activation bytes per micro-batch that cross to the next chunk.
 };
 
 struct Program {

@@ -8,8 +8,8 @@
 
 namespace meshwright {
 
-/// What a schedule is asked for: `chunks_per_stage` chunks on each of `stages` stages; chunk c runs on stage
-/// c mod stages.
+/// What a schedule is asked for: `chunks_per_stage` chunks on each of `stages` stages; chunk c runs
+/// on stage c mod stages.
 struct ScheduleShape {
   int stages = 1;
   int chunks_per_stage = 1;

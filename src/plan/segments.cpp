@@ -37,9 +37,11 @@ void append_attr(std::string& text, const Attr& attr) {
       attr);
 }
 
-// Everything that decides cost and memory of a segment, with values numbered by first appearance. Values that
-// later segments read are marked: a segment whose result is also read far away is another class.
-std::string signature(const Graph& graph, const Segment& segment, const std::vector<int>& last_use) {
+// Everything that decides cost and memory of a segment, with values numbered by first appearance.
+// Values that later segments read are marked: a segment whose result is also read far away is
+// another class.
+std::string signature(const Graph& graph, const Segment& segment,
+                      const std::vector<int>& last_use) {
   std::string text;
   std::unordered_map<std::int32_t, int> number;
   const auto mention = [&](ValueId id) {

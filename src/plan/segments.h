@@ -7,18 +7,19 @@
 
 namespace meshwright {
 
-/// A run of consecutive operators that a pipeline may cut before and after: one layer, or what lies between
-/// layers (embedding, head).
+/// A run of consecutive operators that a pipeline may cut before and after: one layer, or what lies
+/// between layers (embedding, head).
 struct Segment {
   int first_op = 0;
-  int last_op = 0;                 ///< One past the end.
-  std::string name;                ///< Module path up to its first numeric component, or the first operator's name.
-  bool is_layer = false;           ///< Named by a layer index.
-  int shape_class = 0;             ///< Equal for isomorphic segments: same operators, types and wiring.
+  int last_op = 0;  ///< One past the end.
+  std::string
+      name;  ///< Module path up to its first numeric component, or the first operator's name.
+  bool is_layer = false;  ///< Named by a layer index.
+  int shape_class = 0;    ///< Equal for isomorphic segments: same operators, types and wiring.
 };
 
-/// Cuts a graph into segments by module path (the first numeric path component is the layer index) and finds
-/// the isomorphic ones. Linear in the size of the graph.
+/// Cuts a graph into segments by module path (the first numeric path component is the layer index)
+/// and finds the isomorphic ones. Linear in the size of the graph.
 std::vector<Segment> find_segments(const Graph& graph);
 
 /// Number of distinct shape classes.

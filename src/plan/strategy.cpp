@@ -77,7 +77,8 @@ Strategy strategy_for(const Rule& rule, std::span<const TensorType> inputs, cons
       uses_tensor |= !axes.empty();
     }
   }
-  // Groups such as (kv_heads query_heads_per_kv): axes that the leading factor cannot take go to the next.
+  // Groups such as (kv_heads query_heads_per_kv): axes that the leading factor cannot take go to
+  // the next.
   for (std::size_t t = 0; t < rule.inputs.size(); ++t) {
     if (rule.inputs[t].opaque) continue;
     for (std::size_t d = 0; d < rule.inputs[t].dims.size(); ++d) {

@@ -9,7 +9,7 @@ namespace meshwright {
 namespace {
 
 struct ChunkTime {
-  Seconds forward, backward;          // Duration of one pass.
+  Seconds forward, backward;  // Duration of one pass.
   StageTime forward_parts, backward_parts;
   Seconds send_forward, send_backward;  // Transfer to the next / previous chunk's stage.
 };
@@ -43,7 +43,8 @@ class Simulation {
   std::vector<Seconds> last_backward_, first_forward_;
 };
 
-StageTime Simulation::parts_of(const BlockTime& block, const Efficiency& e, Seconds& duration) const {
+StageTime Simulation::parts_of(const BlockTime& block, const Efficiency& e,
+                               Seconds& duration) const {
   StageTime parts;
   Seconds visible;
   for (int p = 0; p < kPurposeCount; ++p) {
@@ -57,19 +58,22 @@ StageTime Simulation::parts_of(const BlockTime& block, const Efficiency& e, Seco
   const Seconds hidden_ring = visible - block.serial;
   parts.spent[static_cast<std::size_t>(Purpose::kContext)] -= hidden_ring;
   duration = block.serial + e.micro_batch_fixed;
-  duration += expose(block.serial, e.gather_overlap, Purpose::kParameterGather, block.gather, parts);
+  duration +=
+      expose(block.serial, e.gather_overlap, Purpose::kParameterGather, block.gather, parts);
   duration += expose(block.serial, e.gather_overlap, Purpose::kGradient, block.scatter, parts);
   parts.host = e.micro_batch_fixed;
   return parts;
 }
 
 void Simulation::price_chunks() {
-  std::map<std::pair<int, int>, std::pair<BlockTime, BlockTime>> blocks;  // (stage's first device, segment)
+  std::map<std::pair<int, int>, std::pair<BlockTime, BlockTime>>
+      blocks;  // (stage's first device, segment)
   const auto add = [](BlockTime& total, const BlockTime& part) {
     total.serial += part.serial;
     total.gather += part.gather;
     total.scatter += part.scatter;
-    for (std::size_t i = 0; i < total.by_purpose.size(); ++i) total.by_purpose[i] += part.by_purpose[i];
+    for (std::size_t i = 0; i < total.by_purpose.size(); ++i)
+      total.by_purpose[i] += part.by_purpose[i];
   };
   for (std::size_t c = 0; c < program_.chunks.size(); ++c) {
     const ChunkProgram& chunk = program_.chunks[c];
@@ -181,7 +185,8 @@ void Simulation::finish_step(Timeline& timeline) {
     const Mesh& mesh = plan_.stages[s].mesh;
     const Efficiency& e = pricer_.efficiency(mesh);
     const StepTime step = step_time(program_.stages[s].step, mesh, pricer_);
-    // All chunks of the stage finish their last micro-batch together; only that pass can hide reductions.
+    // All chunks of the stage finish their last micro-batch together; only that pass can hide
+    // reductions.
     exposed[s] = step.reduce - std::min(step.reduce * e.gradient_overlap, last_backward_[s]);
     optimizer[s] = step.optimizer;
     gather[s] = step.gather - std::min(step.gather * e.gradient_overlap, first_forward_[s]);
@@ -220,7 +225,8 @@ Timeline Simulation::run(bool keep_events) {
 int Timeline::bottleneck() const {
   int best = 0;
   for (std::size_t s = 1; s < stages.size(); ++s) {
-    if (stages[s].bubble < stages[static_cast<std::size_t>(best)].bubble) best = static_cast<int>(s);
+    if (stages[s].bubble < stages[static_cast<std::size_t>(best)].bubble)
+      best = static_cast<int>(s);
   }
   return best;
 }

@@ -38,7 +38,8 @@ ValueId mlp(GraphBuilder& b, ValueId x, const TestModelSizes& z) {
   const ValueId probs = b.op("moe_router", "router", {x, router}, {{"top_k", z.top_k}});
   const ValueId tokens = b.op("moe_dispatch", "dispatch", {x, probs}, {{"top_k", z.top_k}});
   const auto grouped = [&](const char* name, ValueId in, Dim to, Dim from) {
-    const ValueId w = b.parameter(fmt::format("{}.weight", name), {experts, std::move(to), std::move(from)});
+    const ValueId w =
+        b.parameter(fmt::format("{}.weight", name), {experts, std::move(to), std::move(from)});
     return b.op("grouped_linear", name, {in, w});
   };
   const ValueId gate = grouped("gate", tokens, ffn, hidden);
@@ -55,7 +56,8 @@ Graph test_model(const TestModelSizes& z) {
   const Dim seq{"seq", z.seq, 1};
   const ValueId ids = b.input("ids", {DType::kI64, {batch, seq}});
   const ValueId labels = b.input("labels", {DType::kI64, {batch, seq}});
-  const ValueId table = b.parameter("embed.weight", {{"vocab", z.vocab, 1}, {"hidden", z.hidden, 1}});
+  const ValueId table =
+      b.parameter("embed.weight", {{"vocab", z.vocab, 1}, {"hidden", z.hidden, 1}});
   ValueId x = b.op("embedding", "embed", {ids, table});
   for (std::int64_t layer = 0; layer < z.layers; ++layer) {
     const auto scope = b.scope(fmt::format("layers.{}", layer));
@@ -63,8 +65,8 @@ Graph test_model(const TestModelSizes& z) {
     x = b.op("add", "add2", {x, mlp(b, b.rms_norm("norm2", x), z)});
   }
   x = b.rms_norm("norm", x);
-  const ValueId logits =
-      z.tied ? b.op("linear", "head", {x, table}) : b.linear("head", x, {"vocab", z.vocab, 1}, false);
+  const ValueId logits = z.tied ? b.op("linear", "head", {x, table})
+                                : b.linear("head", x, {"vocab", z.vocab, 1}, false);
   b.op("cross_entropy", "loss", {logits, labels});
   return b.finish();
 }

@@ -4,8 +4,8 @@
 
 namespace meshwright {
 
-/// A small Llama-style or mixture-of-experts model, built operator by operator, for tests of the layers that
-/// know no importer.
+/// A small Llama-style or mixture-of-experts model, built operator by operator, for tests of the
+/// layers that know no importer.
 struct TestModelSizes {
   std::int64_t batch = 16, seq = 128, hidden = 64, heads = 8, kv_heads = 4, head_dim = 8;
   std::int64_t ffn = 256, vocab = 1000, layers = 4;

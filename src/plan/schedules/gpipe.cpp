@@ -1,6 +1,6 @@
 // GPipe (Huang et al. 2019): every stage runs all forward passes, then all backward passes.
-// Bubble (p-1)/(m+p-1) of the step; memory: all m micro-batches of activations on every stage. Loses to 1F1B
-// in memory whenever m > p, never wins in time; useful as a baseline and when m <= p.
+// Bubble (p-1)/(m+p-1) of the step; memory: all m micro-batches of activations on every stage.
+// Loses to 1F1B in memory whenever m > p, never wins in time; useful as a baseline and when m <= p.
 #include "plan/schedule.h"
 
 namespace meshwright {
@@ -23,6 +23,7 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kGpipe = {"gpipe", "all forward passes, then all backward passes", refuses, generate};
+const Schedule kGpipe = {"gpipe", "all forward passes, then all backward passes", refuses,
+                         generate};
 
 }  // namespace meshwright

@@ -1,6 +1,7 @@
-// Interleaved 1F1B (Narayanan et al. 2021, section 2.2): every stage holds v chunks of the model; micro-batches
-// go round in groups of p. Bubble (p-1)/(v*m) of the ideal time; on stage s up to (v-1)*p + 2(p-1-s) + 1
-// chunks' activations are in flight, and v times as many transfers cross stages. Needs m a multiple of p.
+// Interleaved 1F1B (Narayanan et al. 2021, section 2.2): every stage holds v chunks of the model;
+// micro-batches go round in groups of p. Bubble (p-1)/(v*m) of the ideal time; on stage s up to
+// (v-1)*p + 2(p-1-s) + 1 chunks' activations are in flight, and v times as many transfers cross
+// stages. Needs m a multiple of p.
 #include <algorithm>
 
 #include "plan/schedule.h"
@@ -46,6 +47,7 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kInterleaved = {"interleaved", "1F1B over several chunks per stage", refuses, generate};
+const Schedule kInterleaved = {"interleaved", "1F1B over several chunks per stage", refuses,
+                               generate};
 
 }  // namespace meshwright

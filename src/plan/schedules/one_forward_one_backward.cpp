@@ -1,6 +1,7 @@
-// 1F1B (PipeDream-Flush, Narayanan et al. 2021): stage s of p warms up with p-1-s forward passes, then
-// alternates one forward and one backward pass. Bubble (p-1)/(m+p-1), as GPipe; at most p-s micro-batches
-// of activations on stage s. Loses to interleaved 1F1B when the bubble matters and layers can be cut finer.
+// 1F1B (PipeDream-Flush, Narayanan et al. 2021): stage s of p warms up with p-1-s forward passes,
+// then alternates one forward and one backward pass. Bubble (p-1)/(m+p-1), as GPipe; at most p-s
+// micro-batches of activations on stage s. Loses to interleaved 1F1B when the bubble matters and
+// layers can be cut finer.
 #include <algorithm>
 
 #include "plan/schedule.h"
@@ -32,7 +33,7 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kOneForwardOneBackward = {"1f1b", "one forward, one backward in steady state", refuses,
-                                         generate};
+const Schedule kOneForwardOneBackward = {"1f1b", "one forward, one backward in steady state",
+                                         refuses, generate};
 
 }  // namespace meshwright
