@@ -16,7 +16,7 @@ const TensorType& widest(const OpContext& c) {
 }
 
 // Size that operands have at dim `i` of the result.
-std::int64_t common_size(const OpContext& c, std::size_t i) {
+std::int64_t shared_size(const OpContext& c, std::size_t i) {
   std::int64_t size = 1;
   const std::size_t rank = widest(c).dims.size();
   for (const TensorType& t : c.inputs) {
@@ -42,7 +42,7 @@ std::string annotation(const OpContext& c) {
       if (i == joined)
         text += fmt::format("c{}^ ", n);
       else
-        text += size == 1 && common_size(c, i) != 1 ? "1 " : fmt::format("a{} ", i);
+        text += size == 1 && shared_size(c, i) != 1 ? "1 " : fmt::format("a{} ", i);
     }
   }
   for (std::size_t i = 0; i < rank; ++i) {

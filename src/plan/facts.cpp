@@ -21,7 +21,7 @@ ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments)
       if (is_sequence_label(dim.name)) sequences.insert(dim.size);
     }
   }
-  const auto most_common = [&](std::string_view name) -> std::int64_t {
+  const auto most_frequent = [&](std::string_view name) -> std::int64_t {
     const auto it = counts.find(name);
     if (it == counts.end()) return 0;
     return std::max_element(it->second.begin(), it->second.end(),
@@ -31,15 +31,15 @@ ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments)
         ->first;
   };
   ModelFacts facts;
-  facts.heads = most_common("heads");
-  facts.kv_heads = most_common("kv_heads");
-  facts.ffn = most_common("ffn");
-  facts.experts = most_common("experts");
-  facts.expert_ffn = most_common("expert_ffn");
-  facts.vocab = most_common("vocab");
-  facts.hidden = most_common("hidden");
-  facts.batch = most_common("batch");
-  facts.seq = counts.contains("seq") ? most_common("seq") : most_common("patches");
+  facts.heads = most_frequent("heads");
+  facts.kv_heads = most_frequent("kv_heads");
+  facts.ffn = most_frequent("ffn");
+  facts.experts = most_frequent("experts");
+  facts.expert_ffn = most_frequent("expert_ffn");
+  facts.vocab = most_frequent("vocab");
+  facts.hidden = most_frequent("hidden");
+  facts.batch = most_frequent("batch");
+  facts.seq = counts.contains("seq") ? most_frequent("seq") : most_frequent("patches");
   facts.all_kv_heads.assign(kv.begin(), kv.end());
   facts.sequence_sizes.assign(sequences.begin(), sequences.end());
   for (const Segment& s : segments) facts.layers += s.is_layer;
