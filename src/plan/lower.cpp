@@ -52,14 +52,14 @@ void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>
 }  // namespace
 
 std::vector<Instr> lower_step(const Stage& stage, const Training& training,
-                              const std::vector<const SegmentProgram*>& segments) {
+                              const std::vector<HeldSegment>& segments) {
   // Parameters whose gradients are reduced over the same axes travel together.
   std::map<std::pair<bool, std::uint32_t>, double> elements;
   std::set<std::int32_t> seen;
-  for (const SegmentProgram* segment : segments) {
-    for (const ParameterShard& p : segment->parameters) {
+  for (const HeldSegment& held : segments) {
+    for (const ParameterShard& p : held.segment->parameters) {
       if (p.shared && !seen.insert(p.value.value).second) continue;
-      elements[{p.grouped, p.reduce}] += p.elements;
+      elements[{p.grouped, p.reduce}] += p.elements * (p.shared ? 1 : held.copies);
     }
   }
   std::vector<Instr> reduce, gather;
@@ -162,10 +162,12 @@ Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& 
   }
   auto orders = schedule.generate(shape);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    std::vector<const SegmentProgram*> pointers;
-    for (int i : held_index[s]) pointers.push_back(&program.segments[static_cast<std::size_t>(i)]);
+    std::vector<HeldSegment> stage_segments;
+    for (int i : held_index[s]) {
+      stage_segments.push_back({&program.segments[static_cast<std::size_t>(i)], 1});
+    }
     program.stages.push_back(
-        {std::move(orders[s]), lower_step(plan.stages[s], plan.training, pointers)});
+        {std::move(orders[s]), lower_step(plan.stages[s], plan.training, stage_segments)});
   }
   tie_shared_parameters(plan, held_index, program);
   return program;

@@ -35,10 +35,16 @@ class SegmentLowering {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Equal segments of a stage.
+struct HeldSegment {
+  const SegmentProgram* segment = nullptr;
+  int copies = 1;
+};
+
 /// The instructions of a stage's optimizer step: gradient reduction of what its segments hold, the
 /// optimizer, gathers of sharded parameters.
 std::vector<Instr> lower_step(const Stage& stage, const Training& training,
-                              const std::vector<const SegmentProgram*>& segments);
+                              const std::vector<HeldSegment>& segments);
 
 /// Lowers a whole plan. The plan must be valid (check_plan).
 Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments);

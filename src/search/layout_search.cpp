@@ -1,0 +1,571 @@
+// Exhaustive search over degrees with a pipeline cut inside.
+//
+// Idea: all layers of one kind cost the same under one layout, so each class of segments is lowered
+// and priced once per (tp, cp, ep, etp, micro-batch, recompute, state sharding); every pipeline
+// depth and number of virtual stages is then an exact chain cut (pipeline_cut.h) over these numbers
+// and a closed formula for the step time. Layouts whose compute alone exceeds the best estimate are
+// pruned; the best few by estimate are lowered and simulated by the shared judge, which alone
+// decides. (Calculon, Isaev et al. 2023, searches the same space exhaustively for uniform cuts.)
+// Complexity: layouts * (classes + segments * log(precision)). Loses on models with many different
+// layers and on strategies that no role assignment expresses.
+#include "search/layout_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "search/layout_costs.h"
+#include "search/pipeline_cut.h"
+
+namespace meshwright {
+namespace {
+
+struct Estimate {
+  Degrees degrees;
+  std::vector<int> cuts;
+  double seconds = 0;
+  double overflow = 0;  // Bytes past the limit on the fullest stage; <= 0 fits.
+};
+
+// Micro-batches in flight on chunk `position` of stage s, as the schedules' order has them.
+std::vector<double> chunk_flight(int pp, int vpp, std::int64_t micro_batches) {
+  std::vector<double> flight(static_cast<std::size_t>(pp * vpp));
+  for (int s = 0; s < pp; ++s) {
+    const double m = static_cast<double>(micro_batches);
+    if (vpp == 1) {
+      flight[static_cast<std::size_t>(s)] = std::min<double>(pp - s, m);
+      continue;
+    }
+    // Warm-up passes of the interleaved schedule, spread over the chunks in order, groups of pp at
+    // a time.
+    double left = std::min<double>((pp - 1 - s) * 2 + (vpp - 1) * pp + 1, m * vpp);
+    std::vector<double> per_chunk(static_cast<std::size_t>(vpp), 0);
+    for (int v = 0; left > 0; v = (v + 1) % vpp) {
+      const double take = std::min<double>(left, pp);
+      per_chunk[static_cast<std::size_t>(v)] += take;
+      left -= take;
+    }
+    for (int v = 0; v < vpp; ++v) {
+      flight[static_cast<std::size_t>(v * pp + s)] = per_chunk[static_cast<std::size_t>(v)];
+    }
+  }
+  return flight;
+}
+
+class LayoutSearch {
+ public:
+  LayoutSearch(const Problem& problem, const SearchControl& control)
+      : problem_(problem),
+        control_(control),
+        facts_(model_facts(problem.graph, problem.segments)),
+        pricer_(problem.cluster, find_cost_model(problem.cost_model), problem.engine),
+        costs_(problem, facts_, pricer_),
+        start_(std::chrono::steady_clock::now()) {}
+
+  SearchResult run();
+  Estimate estimate(const Degrees& degrees);
+  const ModelFacts& facts() const { return facts_; }
+
+ private:
+  void enumerate(int devices);
+  void visit(Degrees d);
+  void consider(const Degrees& d);
+  bool out_of_time();
+  void report();
+  void select(SearchResult& result);
+  std::vector<std::int64_t> micro_batches(int dp) const;
+
+  const Problem& problem_;
+  const SearchControl& control_;
+  ModelFacts facts_;
+  Pricer pricer_;
+  LayoutCostTable costs_;
+  std::chrono::steady_clock::time_point start_;
+  std::vector<Estimate> fitting_;
+  std::vector<Estimate> overflowing_;  // The closest to fitting.
+  double best_ = std::numeric_limits<double>::infinity();
+  std::string best_layout_;
+  std::int64_t legal_ = 0;
+  std::int64_t visited_ = 0;
+  bool interrupted_ = false;
+};
+
+bool LayoutSearch::out_of_time() {
+  if (interrupted_) return true;
+  if (control_.stop != nullptr && control_.stop->load()) interrupted_ = true;
+  if (control_.time_limit_seconds > 0) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    if (elapsed.count() > control_.time_limit_seconds) interrupted_ = true;
+  }
+  return interrupted_;
+}
+
+void LayoutSearch::report() {
+  if (control_.progress && visited_ % 512 == 0) {
+    control_.progress({visited_, 0, Seconds(std::isfinite(best_) ? best_ : 0), best_layout_});
+  }
+}
+
+std::vector<std::int64_t> LayoutSearch::micro_batches(int dp) const {
+  const Allowed& allowed = problem_.restrictions.micro_batch;
+  std::vector<std::int64_t> sizes;
+  if (problem_.global_batch % dp != 0) return sizes;
+  for (std::int64_t d : divisors(problem_.global_batch / dp)) {
+    if (!allowed.contains(d)) continue;
+    // Above 128 samples kernels are as efficient as they get, and memory only grows.
+    if (d > 128 && !allowed.pinned()) break;
+    sizes.push_back(d);
+  }
+  return sizes;
+}
+
+Estimate LayoutSearch::estimate(const Degrees& d) {
+  const LayoutCosts& costs = costs_.costs(d);
+  const std::vector<Segment>& segments = problem_.segments;
+  const std::size_t n = segments.size();
+  const std::int64_t m = problem_.global_batch / (d.dp * d.micro_batch);
+  Estimate result;
+  result.degrees = d;
+
+  const Stage& stage = costs.stage;
+  const Efficiency& e = pricer_.efficiency(stage.mesh);
+  const double usable = usable_memory(problem_, stage).value;
+
+  // State sharding without gathers in the passes changes only fixed memory; take it from this
+  // degree's stage.
+  const double dp_group = d.zero == StateSharding::kNone
+                              ? 1
+                              : (d.zero_group == 0 ? double(d.dp) * d.cp : double(d.zero_group));
+  const bool dp_free = stage.state == StateSharding::kNone && d.zero == StateSharding::kZero1;
+  const auto fixed_memory = [&](const ClassCost& c) {
+    if (!dp_free) return c.fixed_memory;
+    double elements = 0;
+    for (const ParameterShard& p : c.program.parameters) elements += p.elements;
+    return c.fixed_memory - elements * problem_.training.optimizer_bytes() * (1 - 1 / dp_group);
+  };
+
+  const int chunks = d.pp * d.vpp;
+  const std::vector<double> flight = chunk_flight(d.pp, d.vpp, m);
+  double transient = 0;
+  double communication = 0;
+  for (const ClassCost& c : costs.classes) transient = std::max(transient, c.transient);
+  CutInstance cut;
+  cut.time.reserve(n);
+  std::vector<double> class_fixed;
+  for (const ClassCost& c : costs.classes) class_fixed.push_back(fixed_memory(c));
+  double work = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto k = static_cast<std::size_t>(segments[i].shape_class);
+    cut.time.push_back(costs.classes[k].time.value);
+    cut.fixed_memory.push_back(class_fixed[k]);
+    cut.saved.push_back(costs.classes[k].saved);
+    work += cut.time.back();
+  }
+  const double reserve = e.context.value + transient + communication;
+  if (chunks == 1) {
+    StageContents contents;
+    std::map<int, int> copies;
+    for (const Segment& s : segments) ++copies[s.shape_class];
+    double tied = 0;
+    std::map<std::int32_t, int> shared;
+    for (const auto& [k, count] : copies) {
+      const ClassCost& c = costs.classes[static_cast<std::size_t>(k)];
+      for (const ParameterShard& p : c.program.parameters) {
+        if (p.shared && shared[p.value.value]++ > 0) {
+          tied += p.elements *
+                  (problem_.training.parameter_bytes() + problem_.training.gradient_bytes() +
+                   problem_.training.optimizer_bytes() / dp_group);
+        }
+      }
+    }
+    double memory = reserve - (stage.state == StateSharding::kZero3 ? 0 : tied);
+    for (std::size_t i = 0; i < n; ++i) memory += cut.fixed_memory[i] + cut.saved[i];
+    result.overflow = memory - usable;
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      // Chunks end after layers; what stands before the first layer or after the last stays with
+      // it.
+      cut.may_end.push_back(static_cast<char>(segments[i].is_layer && i + 1 < n));
+    }
+    cut.flight = flight;
+    cut.capacity.assign(static_cast<std::size_t>(chunks), (usable - reserve) / d.vpp);
+    Cut found = cut_chain(cut);
+    if (!found.feasible) {
+      // The best cut in time shows by how much memory is missing.
+      cut.capacity.assign(static_cast<std::size_t>(chunks),
+                          std::numeric_limits<double>::infinity());
+      found = cut_chain(cut);
+      if (!found.feasible) {
+        result.overflow = std::numeric_limits<double>::infinity();
+        return result;
+      }
+      std::vector<double> held(static_cast<std::size_t>(d.pp), reserve);
+      int begin = 0;
+      for (int c = 0; c < chunks; ++c) {
+        const int end =
+            c + 1 < chunks ? found.first[static_cast<std::size_t>(c)] : static_cast<int>(n);
+        for (int i = begin; i < end; ++i) {
+          const auto s = static_cast<std::size_t>(i);
+          held[static_cast<std::size_t>(c % d.pp)] +=
+              cut.fixed_memory[s] + cut.saved[s] * flight[static_cast<std::size_t>(c)];
+        }
+        begin = end;
+      }
+      // With virtual stages the split of memory between a stage's chunks was only a guess.
+      result.overflow = *std::max_element(held.begin(), held.end()) - usable;
+    } else {
+      result.overflow = -1;
+    }
+    result.cuts = std::move(found.first);
+  }
+
+  // Step time. Stage times from the cut:
+  std::vector<double> stage_time(static_cast<std::size_t>(d.pp), 0);
+  std::vector<std::map<int, int>> held(static_cast<std::size_t>(d.pp));
+  double slowest_chunk = 0;
+  double transfer = 0;
+  int begin = 0;
+  const int offset = d.pp_inside_dp ? d.tp * d.cp : d.tp * d.cp * d.dp;
+  for (int c = 0; c < chunks; ++c) {
+    const int end = c + 1 < chunks ? result.cuts[static_cast<std::size_t>(c)] : static_cast<int>(n);
+    double time = 2 * e.micro_batch_fixed.value;
+    for (int i = begin; i < end; ++i) {
+      time += cut.time[static_cast<std::size_t>(i)];
+      ++held[static_cast<std::size_t>(c % d.pp)][segments[static_cast<std::size_t>(i)].shape_class];
+    }
+    stage_time[static_cast<std::size_t>(c % d.pp)] += time;
+    slowest_chunk = std::max(slowest_chunk, time);
+    if (c + 1 < chunks && d.pp > 1) {
+      const Bytes bytes =
+          costs.boundary[static_cast<std::size_t>(costs_.lowering().boundary_class(end - 1))];
+      transfer = std::max(transfer, pricer_.peer(bytes, stage.mesh, offset).value);
+    }
+    begin = end;
+  }
+  const double slowest = *std::max_element(stage_time.begin(), stage_time.end());
+  const double md = static_cast<double>(m);
+  double seconds = md * slowest;
+  seconds += (d.pp - 1) * (slowest_chunk + 2 * transfer);
+
+  Stage full =
+      dp_free || d.zero == StateSharding::kNone ? make_stage(d, facts_.all_kv_heads, 0) : stage;
+  double step = 0;
+  for (const std::size_t s : {std::size_t{0}, static_cast<std::size_t>(d.pp) - 1}) {
+    std::vector<HeldSegment> list;
+    for (const auto& [k, count] : held[s]) {
+      list.push_back({&costs.classes[static_cast<std::size_t>(k)].program, count});
+    }
+    const StepTime t = step_time(lower_step(full, problem_.training, list), full.mesh, pricer_);
+    const double backward = stage_time[s] * 2 / 3;
+    const double forward = stage_time[s] / 3;
+    step =
+        std::max(step, t.optimizer.value + t.reduce.value -
+                           std::min(t.reduce.value * e.gradient_overlap, backward) +
+                           t.gather.value - std::min(t.gather.value * e.gradient_overlap, forward));
+    if (d.pp == 1) break;
+  }
+  result.seconds = seconds + step + e.step_fixed.value;
+  (void)work;
+  return result;
+}
+
+void LayoutSearch::consider(const Degrees& d) {
+  ++visited_;
+  report();
+  if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d)) return;
+  ++legal_;
+  Estimate e = estimate(d);
+  if (!std::isfinite(e.overflow)) return;
+  if (e.overflow <= 0) {
+    if (e.seconds < best_) {
+      best_ = e.seconds;
+      best_layout_ = to_string(d);
+    }
+    fitting_.push_back(std::move(e));
+  } else {
+    overflowing_.push_back(std::move(e));
+    if (overflowing_.size() > 4096) {
+      std::nth_element(overflowing_.begin(), overflowing_.begin() + 64, overflowing_.end(),
+                       [](const auto& a, const auto& b) { return a.overflow < b.overflow; });
+      overflowing_.resize(64);
+    }
+  }
+}
+
+// Completes degrees whose mesh shape is fixed: micro-batch, recompute, state, virtual stages, rank
+// order.
+void LayoutSearch::visit(Degrees d) {
+  const Restrictions& r = problem_.restrictions;
+  const auto states = [&] {
+    if (!r.state.empty()) return r.state;
+    if (d.dp * d.cp == 1) return std::vector{StateSharding::kNone};
+    return std::vector{StateSharding::kZero1, StateSharding::kZero3};
+  }();
+  const auto recomputes =
+      r.recompute.empty() ? std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull}
+                          : r.recompute;
+  const int host = static_cast<int>(problem_.cluster.device_count() /
+                                    std::max<std::size_t>(problem_.cluster.hosts.size(), 1));
+  for (std::int64_t mbs : micro_batches(d.dp)) {
+    d.micro_batch = mbs;
+    const std::int64_t m = problem_.global_batch / (d.dp * mbs);
+    for (StateSharding state : states) {
+      d.zero = state;
+      // Hybrid: one copy of the state per host.
+      std::vector<int> groups = {0};
+      const int inside = host / (d.tp > 0 ? d.tp : 1);
+      if (state == StateSharding::kZero3 && inside > 1 && inside < d.dp * d.cp &&
+          d.dp * d.cp % inside == 0 && inside % d.cp == 0) {
+        groups.push_back(inside);
+      }
+      for (int group : groups) {
+        d.zero_group = group;
+        for (Recompute recompute : recomputes) {
+          d.recompute = recompute;
+          for (int vpp = 1; vpp <= (d.pp == 1 ? 1 : 16); ++vpp) {
+            if (!r.vpp.contains(vpp)) continue;
+            if (d.pp * vpp > std::max(facts_.layers, 1)) break;
+            if (vpp > 1 && (m % d.pp != 0 || m <= 1)) break;
+            if (r.schedule && *r.schedule != "interleaved" && vpp > 1) break;
+            d.vpp = vpp;
+            consider(d);
+          }
+          d.vpp = 1;
+        }
+      }
+    }
+    if (out_of_time()) return;
+  }
+}
+
+void LayoutSearch::enumerate(int devices) {
+  const Restrictions& r = problem_.restrictions;
+  const auto fast_domain = [&] {
+    // Tensor parallelism beyond twice the fastest domain never pays; leave it out unless asked for.
+    const Cluster& c = problem_.cluster;
+    const int leaf = c.device_domain[0];
+    const int parent = c.domains[static_cast<std::size_t>(leaf)].parent;
+    return parent < 0 ? 1 : std::max(c.domains[static_cast<std::size_t>(parent)].device_count, 1);
+  }();
+  for (std::int64_t tp : divisors(devices)) {
+    if (!r.tp.contains(tp) || (tp > 2 * std::max(fast_domain, 8) && !r.tp.pinned())) continue;
+    if (facts_.heads > 0 && facts_.heads % tp != 0) continue;
+    for (std::int64_t cp : divisors(devices / tp)) {
+      if (!r.cp.contains(cp)) continue;
+      // Fewer than 512 positions per device leave attention nothing to hide the ring behind.
+      if (cp > 1 && !r.cp.pinned() && facts_.seq / cp < 512) break;
+      for (std::int64_t pp : divisors(devices / (tp * cp))) {
+        if (!r.pp.contains(pp) || pp > std::max(facts_.layers, 1)) continue;
+        const std::int64_t dp = devices / (tp * cp * pp);
+        if (!r.dp.contains(dp) || problem_.global_batch % dp != 0) continue;
+        Degrees d;
+        d.tp = static_cast<int>(tp);
+        d.cp = static_cast<int>(cp);
+        d.pp = static_cast<int>(pp);
+        d.dp = static_cast<int>(dp);
+        d.sp = tp > 1 && r.sp.value_or(true);
+        if (facts_.experts == 0) {
+          if (r.ep.contains(1) && r.etp.contains(1)) visit(d);
+          if (out_of_time()) return;
+          continue;
+        }
+        for (std::int64_t ep : divisors(facts_.experts)) {
+          if (!r.ep.contains(ep) || (tp * cp * dp) % ep != 0) continue;
+          for (std::int64_t etp : divisors(tp)) {
+            if (!r.etp.contains(etp)) continue;
+            // Either experts are split like the dense part or not at all; in between only when
+            // asked.
+            if (etp != 1 && etp != tp && !r.etp.pinned()) continue;
+            d.ep = static_cast<int>(ep);
+            d.etp = static_cast<int>(etp);
+            visit(d);
+            if (out_of_time()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+void LayoutSearch::select(SearchResult& result) {
+  const bool fits = !fitting_.empty();
+  std::vector<Estimate>& pool = fits ? fitting_ : overflowing_;
+  const auto better = [&](const Estimate& a, const Estimate& b) {
+    const double x = fits ? a.seconds : a.overflow;
+    const double y = fits ? b.seconds : b.overflow;
+    if (x != y) return x < y;
+    return to_string(a.degrees) < to_string(b.degrees);
+  };
+  // Simulate the best few. Keep some variety: at most a few per (pp, tp, cp), so that runners-up
+  // differ.
+  std::sort(pool.begin(), pool.end(), better);
+  std::map<std::vector<int>, int> per_shape;
+  const std::size_t wanted = static_cast<std::size_t>(std::max(control_.top * 4, 24));
+  std::vector<Judged> judged;
+  double slowest_of_interest = std::numeric_limits<double>::infinity();
+  for (const Estimate& e : pool) {
+    if (judged.size() >= wanted || (interrupted_ && judged.size() >= 1)) break;
+    if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
+    if (fits && e.seconds > slowest_of_interest) break;
+    if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
+    Plan plan = make_plan(problem_.graph, problem_.segments, problem_.cluster, problem_.training,
+                          problem_.global_batch, e.degrees, e.cuts);
+    if (problem_.restrictions.schedule) plan.schedule = *problem_.restrictions.schedule;
+    judged.push_back(judge(problem_, std::move(plan)));
+    ++result.simulated;
+  }
+  const auto key = [&](const Judged& j) {
+    if (problem_.objective == Objective::kMemory) {
+      double most = 0;
+      for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
+      return most;
+    }
+    return j.step().value;
+  };
+  std::stable_sort(judged.begin(), judged.end(), [&](const Judged& a, const Judged& b) {
+    if (a.fits != b.fits) return a.fits;
+    return key(a) < key(b);
+  });
+  if (judged.size() > static_cast<std::size_t>(control_.top))
+    judged.resize(static_cast<std::size_t>(control_.top));
+  for (std::size_t i = 1; i < judged.size(); ++i) {
+    judged[i].lost_because = why_lost(problem_, judged[i], judged[0]);
+  }
+  result.ranking = std::move(judged);
+}
+
+SearchResult LayoutSearch::run() {
+  SearchResult result;
+  const int all = problem_.cluster.device_count();
+  int devices = problem_.restrictions.devices == 0 ? all : problem_.restrictions.devices;
+  for (; devices >= 1 && legal_ == 0 && !interrupted_; --devices) {
+    enumerate(devices);
+    if (legal_ > 0 && devices < all && problem_.restrictions.devices == 0) {
+      result.note =
+          fmt::format("{} of {} devices are used: no legal layout uses more", devices, all);
+    }
+    if (problem_.restrictions.devices != 0) break;
+  }
+  result.legal = legal_;
+  result.fitting = static_cast<std::int64_t>(fitting_.size());
+  select(result);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  result.elapsed_seconds = elapsed.count();
+  if (result.ranking.empty())
+    result.status = SearchStatus::kNothingLegal;
+  else if (!result.ranking[0].fits)
+    result.status = SearchStatus::kNothingFits;
+  else
+    result.status = interrupted_ ? SearchStatus::kInterrupted : SearchStatus::kFound;
+  return result;
+}
+
+}  // namespace
+
+Bytes usable_memory(const Problem& problem, const Stage& stage) {
+  const Cluster& cluster = problem.cluster;
+  Bytes smallest = cluster.kinds[0].memory;
+  if (!cluster.homogeneous()) {
+    AxisList all;
+    for (int a = 0; a < static_cast<int>(stage.mesh.axes.size()); ++a) all.push_back(a);
+    smallest = Bytes(std::numeric_limits<double>::infinity());
+    for (DeviceId device : stage.mesh.group(all))
+      smallest = std::min(smallest, cluster.kind(device).memory);
+  }
+  return smallest * problem.restrictions.max_memory;
+}
+
+Judged judge(const Problem& problem, Plan plan, bool keep_events) {
+  Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
+  Judged result;
+  const Program program = lower(plan, problem.graph, problem.segments);
+  result.timeline = simulate(program, plan, pricer, keep_events);
+  result.fits = true;
+  double fullest = -1;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const double used = result.timeline.memory[s].total() / usable_memory(problem, plan.stages[s]);
+    if (used > 1) result.fits = false;
+    if (used > fullest) fullest = used, result.fullest_stage = static_cast<int>(s);
+  }
+  result.plan = std::move(plan);
+  return result;
+}
+
+Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
+  const SearchControl control;
+  LayoutSearch search(problem, control);
+  const auto violations =
+      check_degrees(search.facts(), problem.cluster.device_count(), problem.global_batch, degrees);
+  if (!violations.empty())
+    throw Error(violations[0].message, violations[0].rule, violations[0].hint);
+  const Estimate e = search.estimate(degrees);
+  if (!std::isfinite(e.overflow)) {
+    throw Error(fmt::format("{} layers cannot be cut into {} chunks", search.facts().layers,
+                            degrees.pp * degrees.vpp));
+  }
+  return judge(problem, make_plan(problem.graph, problem.segments, problem.cluster,
+                                  problem.training, problem.global_batch, degrees, e.cuts));
+}
+
+std::string why_lost(const Problem& problem, const Judged& loser, const Judged& winner) {
+  if (!loser.fits) {
+    const MemoryBreakdown& m = loser.timeline.memory[static_cast<std::size_t>(loser.fullest_stage)];
+    const Bytes usable =
+        usable_memory(problem, loser.plan.stages[static_cast<std::size_t>(loser.fullest_stage)]);
+    return fmt::format("does not fit: stage {} needs {} of {}", loser.fullest_stage,
+                       format_bytes(m.total()), format_bytes(usable));
+  }
+  // The parts of the step, averaged over stages: all differences together are the difference in
+  // step time.
+  const auto parts = [](const Judged& j) {
+    std::vector<std::pair<std::string, double>> list;
+    const double stages = static_cast<double>(j.timeline.stages.size());
+    double compute = 0, bubble = 0, host = 0;
+    std::array<double, kPurposeCount> spent{};
+    for (const StageTime& s : j.timeline.stages) {
+      for (int p = 0; p < kPurposeCount; ++p) {
+        const double t = s.spent[static_cast<std::size_t>(p)].value / stages;
+        if (p <= static_cast<int>(Purpose::kBackward))
+          compute += t;
+        else
+          spent[static_cast<std::size_t>(p)] += t;
+      }
+      bubble += s.bubble.value / stages;
+      host += s.host.value / stages;
+    }
+    list.emplace_back("compute", compute);
+    list.emplace_back("pipeline bubble", bubble);
+    list.emplace_back("host overhead", host);
+    for (int p = static_cast<int>(Purpose::kRecompute); p < kPurposeCount; ++p) {
+      list.emplace_back(purpose_name(static_cast<Purpose>(p)), spent[static_cast<std::size_t>(p)]);
+    }
+    return list;
+  };
+  const auto mine = parts(loser);
+  const auto theirs = parts(winner);
+  const double difference = loser.step().value - winner.step().value;
+  std::vector<std::pair<double, std::string>> worse;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const double extra = mine[i].second - theirs[i].second;
+    if (extra > 0.2 * std::max(difference, 1e-9)) worse.emplace_back(extra, mine[i].first);
+  }
+  std::sort(worse.rbegin(), worse.rend());
+  if (worse.empty() || difference < 1e-4 * winner.step().value) return "as fast within 0.01 %";
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(worse.size(), 2); ++i) {
+    text += fmt::format("{}{} +{}", i == 0 ? "" : ", ", worse[i].second,
+                        format_seconds(Seconds(worse[i].first)));
+  }
+  return text;
+}
+
+SearchResult search_layouts(const Problem& problem, const SearchControl& control) {
+  return LayoutSearch(problem, control).run();
+}
+
+}  // namespace meshwright

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+namespace meshwright {
+
+/// A chain of segments to be cut into consecutive chunks.
+struct CutInstance {
+  std::vector<double> time;          ///< Per segment, seconds.
+  std::vector<double> fixed_memory;  ///< Per segment: held whatever the schedule does, bytes.
+  std::vector<double> saved;         ///< Per segment and micro-batch in flight, bytes.
+  std::vector<double> flight;        ///< Per chunk: micro-batches in flight.
+  std::vector<double> capacity;      ///< Per chunk, bytes available to the above.
+  std::vector<char> may_end;         ///< Per segment: a chunk may end after it.
+};
+
+/// Cuts so that the slowest chunk is as fast as possible while every chunk fits, then as evenly as
+/// that allows. Returns the first segment of every chunk but the first; empty when nothing fits (or
+/// for one chunk that fits: check `feasible`). Exact for the maximum: parametric search, every
+/// probe greedy (a longer prefix never hurts, since time and memory only grow). O(n log(n /
+/// precision)).
+struct Cut {
+  bool feasible = false;
+  double slowest = 0;      ///< Time of the slowest chunk.
+  std::vector<int> first;  ///< First segment of chunks 1, 2, …
+};
+Cut cut_chain(const CutInstance& instance);
+
+}  // namespace meshwright
