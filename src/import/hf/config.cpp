@@ -22,7 +22,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-std::string joined(Config::Keys keys) {
+std::string joined(Keys keys) {
   std::string text;
   for (std::string_view key : keys) text += fmt::format("{}{}", text.empty() ? "" : ", ", key);
   return text;
@@ -58,6 +58,11 @@ const Json* Config::find(std::string_view key) const {
 }
 
 bool Config::has(std::string_view key) const { return find(key) != nullptr; }
+
+bool Config::is_null(std::string_view key) const {
+  const auto it = json_->find(key);
+  return it != json_->end() && it->is_null();
+}
 
 bool Config::has_any(Keys keys) const {
   for (std::string_view key : keys) {
@@ -182,6 +187,11 @@ std::vector<std::string> Config::texts_or_empty(std::string_view key) const {
     result.push_back(entry.get<std::string>());
   }
   return result;
+}
+
+bool Config::is_list(std::string_view key) const {
+  const Json* value = find(key);
+  return value != nullptr && value->is_array();
 }
 
 bool Config::has_nested(std::string_view key) const {

@@ -11,17 +11,39 @@
 
 namespace meshwright::hf {
 
+/// Alternative names of one value, most usual first: {"hidden_size", "n_embd"}, or a constant
+/// array.
+class Keys {
+ public:
+  Keys(std::initializer_list<std::string_view> keys) {
+    // For arguments only: the list lives until the end of the call.
+    begin_ = keys.begin();
+    size_ = keys.size();
+  }
+  template <std::size_t N>
+  Keys(const std::string_view (&keys)[N]) : begin_(keys), size_(N) {}
+
+  const std::string_view* begin() const { return begin_; }
+  const std::string_view* end() const { return begin_ + size_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  const std::string_view* begin_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 /// Typed, bounded access to a Hugging Face configuration. Every getter throws Error whose `where`
 /// is `source: /pointer` when the value is missing (no fallback), of a wrong type, or out of range.
 /// Of several keys the first one present (and not null) counts. The JSON must outlive the Config.
 class Config {
  public:
-  using Keys = std::initializer_list<std::string_view>;
+  using Keys = hf::Keys;
 
   Config(const Json& json, std::string source, std::string pointer = "");
 
   bool has(std::string_view key) const;  ///< Present and not null.
   bool has_any(Keys keys) const;
+  bool is_null(std::string_view key) const;  ///< Present, and null ("sliding_window": null).
   /// Positive integer up to 2^31.
   std::int64_t size(Keys keys) const;
   std::int64_t size_or(Keys keys, std::int64_t fallback) const;
@@ -39,6 +61,7 @@ class Config {
   std::vector<std::string> texts_or_empty(std::string_view key) const;
   /// A nested configuration ("text_config"); an Error when it is missing or no object.
   Config nested(std::string_view key) const;
+  bool is_list(std::string_view key) const;
   bool has_nested(std::string_view key) const;  ///< Present and an object.
 
   const Json& json() const { return *json_; }

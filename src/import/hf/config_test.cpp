@@ -78,8 +78,8 @@ TEST(Family, RefusesWhatIsNoModel) {
   };
   EXPECT_THAT(import("[1, 2]"), HasSubstr("config.json: a model configuration is a JSON object"));
   EXPECT_THAT(import(R"({"producer": {}})"), HasSubstr("this is not a model configuration"));
-  EXPECT_THAT(import(R"({"model_type": "whisper"})"),
-              HasSubstr("config.json: /model_type: model_type 'whisper' is not supported (supported"
+  EXPECT_THAT(import(R"({"model_type": "foo"})"),
+              HasSubstr("config.json: /model_type: model_type 'foo' is not supported (supported"
                         " families: "));
   EXPECT_THAT(import(R"({"model_type": 3})"), HasSubstr("model_type must be a string, but is 3"));
   EXPECT_THAT(import(R"({"architectures": ["FooForBar"]})"),
@@ -87,6 +87,12 @@ TEST(Family, RefusesWhatIsNoModel) {
   EXPECT_THAT(import(R"({"network": {"model_type": "whisper"}})"),
               HasSubstr("/network/model_type"));
   EXPECT_THAT(import(R"({"hidden_dim": 1, "ffn_embed_dim": 4})"), HasSubstr("size summary"));
+  EXPECT_THAT(import(R"({"model_type": "llama", "hidden_dim": 8192, "ffn_embed_dim": 4})"),
+              HasSubstr("size summary"));
+  EXPECT_THAT(import(R"({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]})"),
+              HasSubstr("'LlamaForCausalLMEagle3' is a draft model for speculative decoding"));
+  EXPECT_THAT(import(R"({"model_type": "qwen3_next"})"),
+              HasSubstr("cannot express its linear-attention layers"));
   EXPECT_THAT(import("{"), HasSubstr("not valid JSON"));
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,12 +44,10 @@ TokenShape token_shape(const ImportOptions& options, std::int64_t max_positions)
 /// The same where positions are a learned table of `max_positions` rows: a longer sequence is an
 /// Error at the first of `keys` that is present.
 TokenShape learned_token_shape(const Config& config, const ImportOptions& options,
-                               std::int64_t max_positions,
-                               std::initializer_list<std::string_view> keys);
+                               std::int64_t max_positions, Keys keys);
 
 /// Number of layers, at most 10,000 (so that no file makes a graph of more than about a million
 /// operators).
-std::int64_t layer_count(const Config& config, std::initializer_list<std::string_view> keys,
-                         std::int64_t fallback);
+std::int64_t layer_count(const Config& config, Keys keys, std::int64_t fallback);
 
 }  // namespace meshwright::hf

@@ -94,10 +94,58 @@ bool names_a_model(const Config& config) {
   return config.has("model_type") || config.has("architectures");
 }
 
+// Well-known types that no family reads, and why.
+struct Refusal {
+  std::string_view model_type, reason;
+};
+constexpr std::string_view kLinear = "its linear-attention layers (gated delta rule)";
+constexpr std::string_view kMamba = "its state-space (Mamba) layers";
+constexpr Refusal kRefusals[] = {
+    {"qwen3_next", kLinear},
+    {"qwen3_5", kLinear},
+    {"qwen3_5_text", kLinear},
+    {"qwen3_5_moe", kLinear},
+    {"qwen3_5_moe_text", kLinear},
+    {"kimi_linear", kLinear},
+    {"olmo_hybrid", kLinear},
+    {"minimax", "its linear-attention layers (lightning attention)"},
+    {"minimax_m1", "its linear-attention layers (lightning attention)"},
+    {"minimax_text_01", "its linear-attention layers (lightning attention)"},
+    {"minimax_m3", "its block-sparse attention"},
+    {"deepseek_v4", "its compressed attention and hyper-connections"},
+    {"deepseek_ref", "its compressed attention and hyper-connections"},
+    {"nemotron_h", kMamba},
+    {"mamba", kMamba},
+    {"mamba2", kMamba},
+    {"falcon_mamba", kMamba},
+    {"falcon_h1", kMamba},
+    {"jamba", kMamba},
+    {"bamba", kMamba},
+    {"zamba", kMamba},
+    {"zamba2", kMamba},
+    {"granitemoehybrid", kMamba},
+    {"recurrent_gemma", "its recurrent layers"},
+    {"rwkv", "its recurrent layers"},
+    {"lfm2", "its short-convolution layers"},
+    {"lfm2_moe", "its short-convolution layers"},
+    {"mllama_text_model", "its cross-attention to images"},
+    {"gemma3n_text", "its per-layer embeddings and alternating updates"},
+    {"gemma4_text", "its global layers with shared keys and values"},
+    {"nemotron-nas", "its layers that all differ"},
+    {"whisper", "its audio encoder"},
+};
+
 [[noreturn]] void refuse(const Config& config) {
-  if (config.has("model_type")) {
+  const std::string type = config.text_or({"model_type"}, "");
+  for (const Refusal& refusal : kRefusals) {
+    if (refusal.model_type != type) continue;
     config.fail("model_type",
-                fmt::format("model_type '{}' is not supported", config.text_or({"model_type"}, "")),
+                fmt::format("model_type '{}' is not supported: the importer cannot express {}",
+                            type, refusal.reason),
+                supported_families());
+  }
+  if (config.has("model_type")) {
+    config.fail("model_type", fmt::format("model_type '{}' is not supported", type),
                 supported_families());
   }
   const std::vector<std::string> classes = architectures_of(config);
@@ -128,7 +176,28 @@ Model build(const Family& family, const Config& config, const ImportOptions& opt
   return model;
 }
 
+// Files that look like a family's, but describe something else.
+void refuse_lookalikes(const Config& config) {
+  if (config.has("hidden_dim") && config.has("ffn_embed_dim")) {
+    throw Error(
+        "this is a size summary (hidden_dim, ffn_embed_dim, …) with names of its own, not "
+        "a Hugging Face config.json",
+        config.source(), "pass the model's own config.json");
+  }
+  for (const std::string& name : architectures_of(config)) {
+    for (std::string_view mark : {"Eagle", "Draft", "Medusa"}) {
+      if (name.find(mark) == std::string::npos) continue;
+      config.fail(
+          "architectures",
+          fmt::format("'{}' is a draft model for speculative decoding, which is not supported",
+                      name),
+          "import the target model");
+    }
+  }
+}
+
 Model dispatch(const Config& config, const ImportOptions& options) {
+  refuse_lookalikes(config);
   if (const Family* family = find_family(config)) return build(*family, config, options);
   for (std::string_view key : kTextKeys) {
     if (!config.has_nested(key)) continue;
@@ -188,8 +257,7 @@ TokenShape token_shape(const ImportOptions& options, std::int64_t max_positions)
 }
 
 TokenShape learned_token_shape(const Config& config, const ImportOptions& options,
-                               std::int64_t max_positions,
-                               std::initializer_list<std::string_view> keys) {
+                               std::int64_t max_positions, Keys keys) {
   const TokenShape shape = token_shape(options, max_positions);
   if (shape.seq > max_positions) {
     const std::string_view key = config.present_key(keys);
@@ -201,8 +269,7 @@ TokenShape learned_token_shape(const Config& config, const ImportOptions& option
   return shape;
 }
 
-std::int64_t layer_count(const Config& config, std::initializer_list<std::string_view> keys,
-                         std::int64_t fallback) {
+std::int64_t layer_count(const Config& config, Keys keys, std::int64_t fallback) {
   constexpr std::int64_t kMaxLayers = 10'000;
   const std::int64_t layers = config.core_size_or(keys, fallback);
   if (layers > kMaxLayers) {
