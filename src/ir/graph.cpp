@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -27,9 +28,20 @@ void check_graph(const Graph& graph) {
   }
   std::vector<bool> defined(graph.values.size());
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
-    defined[i] = graph.values[i].kind != ValueKind::kActivation;
+    const Value& value = graph.values[i];
+    defined[i] = value.kind != ValueKind::kActivation;
+    if (defined[i] && value.producer.valid()) {
+      throw Error("only an activation has a producer", value.name);
+    }
   }
-  for (const Op& op : graph.ops) {
+  for (std::size_t o = 0; o < graph.ops.size(); ++o) {
+    const Op& op = graph.ops[o];
+    for (const auto& [name, attr] : op.attrs) {
+      const double* number = std::get_if<double>(&attr);
+      if (number != nullptr && !std::isfinite(*number)) {
+        throw Error(fmt::format("attribute '{}' must be finite", name), op.name);
+      }
+    }
     if (!op_names.insert(op.name).second) {
       throw Error(fmt::format("two operators are named '{}'", op.name));
     }
@@ -51,6 +63,10 @@ void check_graph(const Graph& graph) {
         throw Error(fmt::format("value '{}' is computed twice", graph.value(output).name), op.name);
       }
       defined[output.index()] = true;
+      if (graph.value(output).producer.index() != o) {
+        throw Error(fmt::format("value '{}' names another producer", graph.value(output).name),
+                    op.name);
+      }
     }
   }
   for (std::size_t i = 0; i < defined.size(); ++i) {

@@ -22,6 +22,7 @@ struct Value {
   TensorType type;
   ValueKind kind = ValueKind::kActivation;
   OpId producer;  ///< Valid for activations only.
+  friend bool operator==(const Value&, const Value&) = default;
 };
 
 struct Op {
@@ -30,6 +31,7 @@ struct Op {
   Attrs attrs;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  friend bool operator==(const Op&, const Op&) = default;
 };
 
 /// The single-device program of one forward pass over the *global* batch: operators and values in
@@ -39,6 +41,8 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
 
+  friend bool operator==(const Graph&, const Graph&) = default;
+
   const Value& value(ValueId id) const { return values[id.index()]; }
   const Op& op(OpId id) const { return ops[id.index()]; }
 };
@@ -46,14 +50,15 @@ struct Graph {
 /// Total elements of all parameters; a tied parameter counts once.
 double parameter_count(const Graph& graph);
 
-/// Throws Error unless every operand is defined before its use, every activation has one producer,
-/// names are unique and types are legal.
+/// Throws Error unless every operand is defined before its use, every activation has one producer
+/// and names it, names are unique, types are legal and attributes are finite.
 void check_graph(const Graph& graph);
 
-/// One line per value and operator; parse_graph(print_graph(g)) == g. Grammar in
-/// docs/graph_format.md.
+/// One line per value and operator; parse_graph(print_graph(g), …) == g for every graph that
+/// check_graph accepts. Grammar in docs/graph_format.md.
 std::string print_graph(const Graph& graph);
-/// Throws Error with `source:line:column`.
+/// Parses and checks a graph (not its operators: see check_ops). Throws Error whose place is
+/// `source:line:column`.
 Graph parse_graph(std::string_view text, std::string_view source);
 
 }  // namespace meshwright

@@ -13,7 +13,6 @@ namespace meshwright {
 namespace {
 
 constexpr std::size_t kMaxAnnotation = 4096;
-constexpr int kMaxRank = 8;
 constexpr std::int64_t kMaxConstant = std::int64_t{1} << 40;
 
 std::int64_t product(std::int64_t a, std::int64_t b, std::string_view what, std::string_view dim) {

@@ -25,6 +25,10 @@ std::string to_string(const TensorType& type) {
 }
 
 void check_tensor_type(const TensorType& type, const std::string& where) {
+  if (type.rank() > kMaxRank) {
+    throw Error(fmt::format("a tensor has at most {} dimensions, not {}", kMaxRank, type.rank()),
+                where);
+  }
   for (const Dim& dim : type.dims) {
     if (dim.size < 1 || dim.size > kMaxDimSize) {
       throw Error(fmt::format("dimension '{}' must be between 1 and 2^40: {}", dim.name, dim.size),

@@ -37,9 +37,11 @@ std::string to_string(const TensorType& type);
 /// Largest legal size of one dimension (2^40) and of a tensor (2^53 elements).
 inline constexpr std::int64_t kMaxDimSize = std::int64_t{1} << 40;
 inline constexpr double kMaxTensorElements = 9007199254740992.0;
+/// Most dimensions of a tensor.
+inline constexpr int kMaxRank = 8;
 
-/// Throws Error when a size is not in 1..kMaxDimSize, a unit does not divide its size, or the
-/// tensor is too large. `where` names the tensor.
+/// Throws Error when there are more than kMaxRank dims, a size is not in 1..kMaxDimSize, a unit
+/// does not divide its size, or the tensor is too large. `where` names the tensor.
 void check_tensor_type(const TensorType& type, const std::string& where);
 
 }  // namespace meshwright
