@@ -71,7 +71,7 @@ Cluster with_hosts(const Cluster& cluster, int hosts) {
   result.name = fmt::format("{} hosts of {}", hosts, cluster.name);
   result.kinds = cluster.kinds;
   result.host_memory = cluster.host_memory;
-  result.domains.push_back({"root", "root", -1, 0, hosts * per_host, BytesPerSecond(0), Seconds(0)});
+  result.domains.push_back({.name = "room", .level = "room", .device_count = hosts * per_host});
   // The subtree of the first host: every domain that holds only its devices.
   std::vector<int> subtree;
   for (std::size_t i = 1; i < cluster.domains.size(); ++i) {
@@ -87,8 +87,14 @@ Cluster with_hosts(const Cluster& cluster, int hosts) {
       // A single host has no uplink of its own in the tree; assume the device link.
       const Domain& device = cluster.domains[static_cast<std::size_t>(cluster.device_domain[0])];
       host_domain = static_cast<int>(result.domains.size());
-      result.domains.push_back({result.hosts.back(), "host", 0, h * per_host, per_host,
-                                device.uplink, Seconds(5e-6)});
+      result.domains.push_back({.name = result.hosts.back(),
+                                .level = "host",
+                                .link = device.link,
+                                .parent = 0,
+                                .first_device = h * per_host,
+                                .device_count = per_host,
+                                .uplink = device.uplink,
+                                .latency = Seconds(5e-6)});
     }
     std::vector<int> moved(cluster.domains.size(), host_domain);
     for (int i : subtree) {
