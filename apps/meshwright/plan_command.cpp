@@ -113,7 +113,7 @@ int run(const PlanOptions& o) {
   } else {
     if (!result.note.empty()) print("note     " + result.note + "\n");
     print(search_text(problem, model, result));
-    print(fmt::format("\n{} legal layouts, {} fit, {} simulated in {:.2f} s{}\n", result.legal, result.fitting,
+    print(fmt::format("\n{} legal layouts, {} fit and priced in full, {} simulated in {:.2f} s{}\n", result.legal, result.fitting,
                       result.simulated, result.elapsed_seconds,
                       result.status == SearchStatus::kInterrupted ? " (stopped early: best so far)" : ""));
   }
