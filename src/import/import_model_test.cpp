@@ -104,21 +104,25 @@ TEST(NamedModels, EveryOneHasTheParametersItStates) {
 }
 
 TEST(NamedModels, HoldTheModelsPeoplePlan) {
-  for (std::string_view name :
-       {"llama-2-7b",    "llama-2-13b",      "llama-2-70b",     "llama-3-8b",
-        "llama-3-70b",   "llama-3.1-405b",   "mistral-7b",      "mixtral-8x7b",
-        "mixtral-8x22b", "qwen2-7b",         "qwen2-72b",       "qwen3-0.6b",
-        "qwen3-8b",      "qwen3-30b-a3b",    "qwen3-235b-a22b", "deepseek-v2",
-        "deepseek-v3",   "deepseek-v2-lite", "gpt2",            "gpt2-medium",
-        "gpt2-large",    "gpt2-xl",          "gpt3-175b",       "megatron-gpt-22b",
-        "gpt-neox-20b",  "gpt-j-6b",         "falcon-7b",       "falcon-40b",
-        "falcon-180b",   "bloom-176b",       "opt-66b",         "opt-175b",
-        "phi-3-mini",    "gemma-2b",         "gemma-7b",        "gemma-2-9b",
-        "gemma-2-27b",   "gpt-oss-20b",      "gpt-oss-120b",    "t5-base",
-        "t5-large",      "t5-3b",            "t5-11b",          "bart-large",
-        "bert-base",     "bert-large",       "roberta-base",    "vit-base",
-        "vit-large",     "swin-base",        "clip-vit-b32",    "gpt-tiny",
-        "llama-tiny",    "moe-tiny",         "t5-tiny"}) {
+  for (std::string_view name : {"llama-2-7b",   "llama-2-13b",   "llama-2-70b",
+                                "llama-3-8b",   "llama-3-70b",   "llama-3.1-405b",
+                                "mistral-7b",   "mixtral-8x7b",  "mixtral-8x22b",
+                                "qwen2-7b",     "qwen2-72b",     "qwen3-0.6b",
+                                "qwen3-8b",     "qwen3-30b-a3b", "qwen3-235b-a22b",
+                                "deepseek-v2",  "deepseek-v3",   "deepseek-v2-lite",
+                                "gpt2",         "gpt2-medium",   "gpt2-large",
+                                "gpt2-xl",      "gpt3-175b",     "megatron-gpt-22b",
+                                "gpt-neox-20b", "gpt-j-6b",      "falcon-7b",
+                                "falcon-40b",   "falcon-180b",   "bloom-176b",
+                                "opt-66b",      "opt-175b",      "phi-3-mini",
+                                "gemma-2b",     "gemma-7b",      "gemma-2-9b",
+                                "gemma-2-27b",  "gpt-oss-20b",   "gpt-oss-120b",
+                                "t5-base",      "t5-large",      "t5-3b",
+                                "t5-11b",       "bart-large",    "bert-base",
+                                "bert-large",   "roberta-base",  "vit-base",
+                                "vit-large",    "swin-base",     "clip-vit-b32",
+                                "gpt-tiny",     "llama-tiny",    "moe-tiny",
+                                "t5-tiny"}) {
     const auto named = named_models();
     EXPECT_TRUE(std::ranges::any_of(named, [&](const NamedModel& m) { return m.name == name; }))
         << name;
@@ -182,8 +186,7 @@ TEST(ImportModel, FilesThatAreNoModel) {
               HasSubstr("this is not a model configuration"));
   EXPECT_THAT(error_of(dir.write("new.json", R"({"model_type": "hyena"})")),
               HasSubstr("model_type 'hyena' is not supported"));
-  EXPECT_THAT(error_of(dir.write("deep.json", std::string(100'000, '['))),
-              HasSubstr("200 levels"));
+  EXPECT_THAT(error_of(dir.write("deep.json", std::string(100'000, '['))), HasSubstr("200 levels"));
   std::string garbage;
   for (int i = 0; i < 4096; ++i) garbage += static_cast<char>((i * 7919) >> 3);
   EXPECT_THAT(error_of(dir.write("garbage.json", garbage)), HasSubstr("not valid JSON"));

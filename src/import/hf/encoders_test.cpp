@@ -343,7 +343,7 @@ TEST(EncoderFamilies, HostileValuesNeverCrash) {
                           "1e12",  "2.5",   "-0.5",       "1e308",      "18446744073709551615",
                           "\"x\"", "\"\"",  "null",       "true",       "[]",
                           "{}",    "[[1]]", "[1, 2]",     "[0, 0]",     "[-1, 2147483647]",
-                          "[1e9]", "90",  "[null, {}]", "2147483648", "65536"};
+                          "[1e9]", "90",    "[null, {}]", "2147483648", "65536"};
   const char* keys[] = {"d_kv",        "relative_attention_num_buckets",
                         "n_positions", "feed_forward_proj",
                         "mlp_ratio",   "num_channels",
