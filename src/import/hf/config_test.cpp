@@ -70,6 +70,7 @@ TEST(Family, ArchitectureStems) {
   EXPECT_EQ(architecture_stem("BertModel"), "Bert");
   EXPECT_EQ(architecture_stem("Model"), "Model");
   EXPECT_EQ(architecture_stem("T5EncoderModel"), "T5Encoder");
+  EXPECT_EQ(architecture_stem("MixFormerSequentialForCausalLM"), "MixFormerSequential");
 }
 
 TEST(Family, RefusesWhatIsNoModel) {

@@ -20,12 +20,24 @@ class Writer {
   Graph write() {
     const Dim batch{"batch", shape_.batch, 1};
     const Dim seq{"seq", shape_.seq, 1};
-    ids_ = b_.input("input_ids", {DType::kI64, {batch, seq}});
+    const std::int64_t images = d_.vision ? d_.vision->tokens() : 0;
+    ids_ = b_.input("input_ids", {DType::kI64, {batch, {"seq", shape_.seq - images, 1}}});
     labels_ = b_.input("labels", {DType::kI64, {batch, seq}});
     const std::int64_t width = d_.embed_width > 0 ? d_.embed_width : d_.hidden;
     embedding_ = b_.parameter(d_.names.embed + ".weight", {vocab(), {"hidden", width, 1}});
+    VisionFeatures image;
+    if (d_.vision) {
+      image = build_vision(b_, *d_.vision, shape_.batch, d_.hidden, options_);
+    }
     ValueId x = embed();
-    for (std::size_t i = 0; i < d_.layers.size(); ++i) x = layer(i, variant(i), x);
+    if (d_.vision) {
+      x = b_.op("concat", d_.names.embed + ".images", {x, image.tokens},
+                {{"dim", std::int64_t{1}}});
+    }
+    for (std::size_t i = 0; i < d_.layers.size(); ++i) {
+      x = layer(i, variant(i), x);
+      if (i < image.deepstack.size()) x = add_deepstack(i, x, image.deepstack[i]);
+    }
     head_ = d_.tied ? embedding_
                     : b_.parameter(d_.names.head + ".weight", {vocab(), {"hidden", width, 1}});
     if (options_.mtp) {
@@ -122,6 +134,15 @@ class Writer {
     return x;
   }
 
+  // Adds an intermediate result of the image encoder at the image's positions.
+  ValueId add_deepstack(std::size_t index, ValueId x, ValueId feature) {
+    const auto scope = b_.scope(fmt::format("{}.{}", d_.names.layers, index));
+    const ValueId wide =
+        b_.op("pad", "deepstack.pad", {feature},
+              {{"dim", std::int64_t{1}}, {"before", shape_.seq - d_.vision->tokens()}});
+    return b_.op("add", "deepstack.residual", {x, wide});
+  }
+
   // DeepSeek-V3 (arXiv 2412.19437) section 2.2: the next token's embedding joins the hidden state,
   // one more layer follows; embedding and head are the main model's.
   ValueId predict_next(int module, ValueId h) {
@@ -192,6 +213,12 @@ Model build_decoder(const Decoder& decoder, const Config& config, const ImportOp
       decoder.position_rows > 0
           ? learned_token_shape(config, options, decoder.max_positions, kPositionKeys)
           : token_shape(options, decoder.max_positions);
+  if (decoder.vision && decoder.vision->tokens() >= shape.seq) {
+    throw Error(fmt::format("an image takes {} tokens, which leaves no text in a sequence of {}",
+                            decoder.vision->tokens(), shape.seq),
+                config.where("vision_config"),
+                fmt::format("at least --seq {}", decoder.vision->tokens() + 1));
+  }
   Model model;
   model.graph = Writer(decoder, shape, options).write();
   model.family = decoder.family;
@@ -199,6 +226,11 @@ Model build_decoder(const Decoder& decoder, const Config& config, const ImportOp
   model.seq = shape.seq;
   model.notes = decoder.notes;
   note_task(config, model.notes);
+  if (decoder.vision) {
+    model.notes.push_back(
+        fmt::format("one image of {} patches per sequence is assumed: {} of its {} tokens",
+                    decoder.vision->patches, decoder.vision->tokens(), shape.seq));
+  }
   if (decoder.mtp_layers > 0 && !options.mtp) {
     model.notes.push_back(fmt::format(
         "{} multi-token-prediction module{} left out (option mtp adds {})", decoder.mtp_layers,

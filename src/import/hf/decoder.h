@@ -7,6 +7,7 @@
 
 #include "import/hf/blocks.h"
 #include "import/hf/family.h"
+#include "import/hf/vision.h"
 
 namespace meshwright::hf {
 
@@ -61,6 +62,7 @@ struct Decoder {
   std::vector<LayerSpec> variants;
   std::vector<int> layers;  ///< Variant of each layer.
   int mtp_layers = 0;       ///< Multi-token-prediction modules, each with the last layer's variant.
+  std::optional<VisionTower> vision;  ///< Its tokens come first in each sequence.
   DecoderNames names;
   std::vector<std::string> notes;
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "import/hf/families.h"
+#include "import/hf/readers.h"
 #include "import/hf/sizes.h"
 
 namespace meshwright::hf {
@@ -75,7 +76,12 @@ Decoder with_experts(Plain p, const Config& config, const MoeSpec& moe, std::int
 
 Decoder read_deepseek_v2(const Config& config) {
   Plain p = read_plain(config, "deepseek_v2",
-                       {.hidden = 4096, .ffn = 11008, .layers = 32, .heads = 32, .vocab = 102400});
+                       {.hidden = 4096,
+                        .ffn = 11008,
+                        .layers = 32,
+                        .heads = 32,
+                        .vocab = 102400,
+                        .free_heads = true});
   set_latent_attention(p, config, {});
   const MoeSpec moe = read_deepseek_moe(config, {.experts = 64},
                                         config.size_or({"moe_intermediate_size"}, 1407), 2);
@@ -85,7 +91,9 @@ Decoder read_deepseek_v2(const Config& config) {
 Decoder read_v3(const Config& config, std::string_view family, const SizeDefaults& sizes,
                 const LatentDefaults& latent, const MoeDefaults& experts, std::int64_t ffn,
                 std::int64_t first, bool sparse_attention) {
-  Plain p = read_plain(config, family, sizes);
+  SizeDefaults free = sizes;
+  free.free_heads = true;
+  Plain p = read_plain(config, family, free);
   set_latent_attention(p, config, latent);
   MoeSpec moe =
       read_deepseek_moe(config, experts, config.size_or({"moe_intermediate_size"}, ffn), 1);
@@ -101,6 +109,8 @@ Decoder read_v3(const Config& config, std::string_view family, const SizeDefault
   return with_experts(std::move(p), config, moe, first);
 }
 
+}  // namespace
+
 Decoder read_deepseek_v3(const Config& config) {
   const std::string type = config.text_or({"model_type"}, "deepseek_v3");
   return read_v3(config, type,
@@ -112,6 +122,8 @@ Decoder read_deepseek_v3(const Config& config) {
                   .positions = 4096},
                  {}, {.experts = 256, .top_k = 8}, 2048, 3, type == "deepseek_v32");
 }
+
+namespace {
 
 Decoder read_glm_moe_dsa(const Config& config) {
   return read_v3(config, "glm_moe_dsa",

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "import/hf/families.h"
+#include "import/hf/readers.h"
 #include "import/hf/sizes.h"
 
 namespace meshwright::hf {
@@ -68,6 +69,8 @@ Decoder read_gemma2(const Config& config) {
   return alternate(std::move(p), config, config.size_or({"sliding_window"}, 4096), 2);
 }
 
+}  // namespace
+
 Decoder read_gemma3(const Config& config) {
   Plain p = read_gemma_plain(config, "gemma3",
                              {.hidden = 2304,
@@ -85,6 +88,8 @@ Decoder read_gemma3(const Config& config) {
       config.size_or({"sliding_window_pattern", "_sliding_window_pattern"}, 6);
   return alternate(std::move(p), config, config.size_or({"sliding_window"}, 4096), pattern);
 }
+
+namespace {
 
 using Names = const std::string_view[];
 constexpr Names kGemmaTypes = {"gemma"};

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "import/hf/family.h"
+#include "import/hf/vision.h"
 #include "import/import.h"
 
 namespace meshwright {
@@ -173,6 +175,11 @@ Model build(const Family& family, const Config& config, const ImportOptions& opt
         "out",
         family.name));
   }
+  for (const std::string& name : architectures_of(config)) {
+    if (!name.starts_with("Llava")) continue;
+    model.notes.push_back(
+        fmt::format("the image encoder of '{}' is not described in the file and left out", name));
+  }
   return model;
 }
 
@@ -196,6 +203,25 @@ void refuse_lookalikes(const Config& config) {
   }
 }
 
+// A wrapper that no family reads as a whole: what of it is left out.
+void note_missing_towers(const Config& config, std::string_view text_key,
+                         std::vector<std::string>& notes) {
+  std::string left_out;
+  if (config.has_nested("vision_config")) {
+    const double size = estimate_vision_parameters(config.nested("vision_config"));
+    left_out = size > 0
+                   ? fmt::format("the image encoder (about {:.0f} million parameters)", size / 1e6)
+                   : "the image encoder";
+  }
+  if (config.has_nested("audio_config")) {
+    left_out += left_out.empty() ? "the audio encoder" : " and the audio encoder";
+  }
+  notes.push_back(fmt::format("only the language model ({}) of this '{}' file is imported; {}",
+                              text_key, config.text_or({"model_type"}, "multimodal"),
+                              left_out.empty() ? "it describes no other part"
+                                               : left_out + " with its connector is left out"));
+}
+
 Model dispatch(const Config& config, const ImportOptions& options) {
   refuse_lookalikes(config);
   if (const Family* family = find_family(config)) return build(*family, config, options);
@@ -205,9 +231,7 @@ Model dispatch(const Config& config, const ImportOptions& options) {
     const Family* family = find_family(text);
     if (family == nullptr) refuse(text);
     Model model = build(*family, text, options);
-    model.notes.push_back(fmt::format(
-        "only the language model ({}) of this '{}' file is imported; its other towers are left out",
-        key, config.text_or({"model_type"}, "multimodal")));
+    note_missing_towers(config, key, model.notes);
     return model;
   }
   for (std::string_view key : kWrapperKeys) {
@@ -225,8 +249,12 @@ std::string_view architecture_stem(std::string_view class_name) {
                                         "WithLMHead", "Model",  "PreTrained"};
   std::size_t end = class_name.size();
   for (std::string_view suffix : kEnds) {
-    // A stem is never empty ("ModelForX" keeps its first letters).
-    const std::size_t at = class_name.find(suffix, 1);
+    // A stem is never empty, and ends before a whole word ("MixFormer" has no "For").
+    std::size_t at = class_name.find(suffix, 1);
+    while (at != std::string_view::npos && at + suffix.size() < class_name.size() &&
+           std::islower(static_cast<unsigned char>(class_name[at + suffix.size()])) != 0) {
+      at = class_name.find(suffix, at + 1);
+    }
     if (at != std::string_view::npos) end = std::min(end, at);
   }
   return class_name.substr(0, end);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "import/hf/families.h"
+#include "import/hf/readers.h"
 #include "import/hf/sizes.h"
 
 namespace meshwright::hf {
@@ -75,18 +76,32 @@ Decoder qwen_windows(Plain p, const Config& config) {
   return with_windows(std::move(p), config, window, [&](std::int64_t i) { return i >= full; });
 }
 
+}  // namespace
+
 Decoder read_qwen2(const Config& config) {
-  Plain p = read_plain(config, "qwen2",
-                       {.hidden = 4096,
-                        .ffn = 22016,
-                        .layers = 32,
-                        .heads = 32,
-                        .kv_heads = 32,
-                        .vocab = 151936,
-                        .positions = 32768});
+  SizeDefaults sizes{.hidden = 4096,
+                     .ffn = 22016,
+                     .layers = 32,
+                     .heads = 32,
+                     .kv_heads = 32,
+                     .vocab = 151936,
+                     .positions = 32768};
+  // Inside Qwen 2 and 2.5 VL the class has the sizes of the 72B model.
+  if (config.text_or({"model_type"}, "").ends_with("_vl_text")) {
+    sizes = {.hidden = 8192,
+             .ffn = 29568,
+             .layers = 80,
+             .heads = 64,
+             .kv_heads = 8,
+             .vocab = 152064,
+             .positions = 32768};
+  }
+  Plain p = read_plain(config, "qwen2", sizes);
   set_bias(p, true, false);
   return qwen_windows(std::move(p), config);
 }
+
+namespace {}  // namespace
 
 Decoder read_qwen3(const Config& config) {
   Plain p = read_plain(config, "qwen3",
@@ -101,6 +116,8 @@ Decoder read_qwen3(const Config& config) {
   p.layer.attention->qk_norm = QkNorm::kPerHead;
   return qwen_windows(std::move(p), config);
 }
+
+namespace {
 
 // Qwen 1: intermediate_size counts gate and up together.
 Decoder read_qwen(const Config& config) {
@@ -274,9 +291,9 @@ constexpr Names kMistralTypes = {"mistral", "ministral"};
 constexpr Names kMistralClasses = {"Mistral", "Ministral", "LlavaMistral"};
 constexpr Names kMinistral3Types = {"ministral3"};
 constexpr Names kMinistral3Classes = {"Ministral3"};
-constexpr Names kQwen2Types = {"qwen2", "mimo"};
+constexpr Names kQwen2Types = {"qwen2", "mimo", "qwen2_vl_text", "qwen2_5_vl_text"};
 constexpr Names kQwen2Classes = {"Qwen2", "MiMo"};
-constexpr Names kQwen3Types = {"qwen3"};
+constexpr Names kQwen3Types = {"qwen3", "qwen3_vl_text"};
 constexpr Names kQwen3Classes = {"Qwen3"};
 constexpr Names kQwenTypes = {"qwen"};
 constexpr Names kQwenClasses = {"QWen"};

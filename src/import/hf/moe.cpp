@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "import/hf/families.h"
+#include "import/hf/readers.h"
 #include "import/hf/sizes.h"
 
 namespace meshwright::hf {
@@ -84,21 +85,28 @@ Decoder read_qwen2_moe(const Config& config) {
   return mixed(std::move(p), moe, sparse);
 }
 
+}  // namespace
+
 Decoder read_qwen3_moe(const Config& config) {
+  // Inside Qwen 3 VL the class has defaults of its own.
+  const bool in_vl = config.text_or({"model_type"}, "") == "qwen3_vl_moe_text";
   Plain p = read_plain(config, "qwen3_moe",
                        {.hidden = 2048,
-                        .ffn = 6144,
+                        .ffn = in_vl ? 5632 : 6144,
                         .layers = 24,
-                        .heads = 32,
-                        .kv_heads = 4,
+                        .heads = in_vl ? 16 : 32,
+                        .kv_heads = in_vl ? 16 : 4,
+                        .head_dim = in_vl ? 128 : 0,
                         .vocab = 151936,
                         .positions = 32768});
   p.layer.attention->qk_norm = QkNorm::kPerHead;
-  const MoeSpec moe = read_moe(config, {.experts = 128, .top_k = 8},
-                               config.size_or({"moe_intermediate_size"}, 768));
+  const MoeSpec moe = read_moe(config, {.experts = in_vl ? 60 : 128, .top_k = in_vl ? 4 : 8},
+                               config.size_or({"moe_intermediate_size"}, in_vl ? 1408 : 768));
   const auto sparse = qwen_sparse_layers(config, p.sizes.layers);
   return mixed(std::move(p), moe, sparse);
 }
+
+namespace {
 
 Decoder read_olmoe(const Config& config) {
   Plain p = read_plain(
@@ -208,6 +216,8 @@ Decoder read_gpt_oss(const Config& config) {
   return std::move(p.decoder);
 }
 
+}  // namespace
+
 // Layers without rotary positions (every fourth) attend fully; the others within chunks, which are
 // priced as windows of that length.
 Decoder read_llama4(const Config& config) {
@@ -266,6 +276,8 @@ Decoder read_llama4(const Config& config) {
       "attention in chunks of {} tokens is priced as a sliding window of that length", chunk));
   return std::move(p.decoder);
 }
+
+namespace {
 
 // GLM-4.5 and 4.6. The router's correction bias is counted, as in checkpoints.
 Decoder read_glm4_moe(const Config& config) {
@@ -338,7 +350,7 @@ Decoder read_mimo_v2(const Config& config) {
   full.rotary_dim = read_rotary_dim(config, full.head_dim, 0.334);
   full.sinks = config.flag_or({"add_full_attention_sink_bias"}, false);
   AttentionSpec local = full;
-  local.heads = config.size_or({"swa_num_attention_heads"}, full.heads);
+  local.heads = head_count(config, {"swa_num_attention_heads"}, full.heads);
   local.kv_heads = config.size_or({"swa_num_key_value_heads"}, 8);
   check_kv_heads(config, "swa_num_key_value_heads", local.kv_heads, "swa_num_attention_heads",
                  local.heads);
@@ -394,7 +406,7 @@ constexpr Names kMixtralTypes = {"mixtral"};
 constexpr Names kMixtralClasses = {"Mixtral"};
 constexpr Names kQwen2MoeTypes = {"qwen2_moe"};
 constexpr Names kQwen2MoeClasses = {"Qwen2Moe"};
-constexpr Names kQwen3MoeTypes = {"qwen3_moe"};
+constexpr Names kQwen3MoeTypes = {"qwen3_moe", "qwen3_vl_moe_text"};
 constexpr Names kQwen3MoeClasses = {"Qwen3Moe"};
 constexpr Names kOlmoeTypes = {"olmoe"};
 constexpr Names kOlmoeClasses = {"Olmoe"};

@@ -20,7 +20,7 @@ class ParameterCounts : public testing::TestWithParam<Case> {};
 
 TEST_P(ParameterCounts, Exact) {
   const Case& c = GetParam();
-  const Model model = import_hf_config(c.config, c.name, {.seq = 128});
+  const Model model = import_hf_config(c.config, c.name, {.seq = 512});
   EXPECT_EQ(parameter_count(model.graph), c.parameters);
 }
 
@@ -162,6 +162,29 @@ const Case kCases[] = {
     // With the correction biases of the routers (58 sparse layers x 256 experts), which DeepSeek's
     // own code holds as parameters; the library has them as buffers and counts 14,848 fewer.
     {"deepseek_v3", 671026419200, R"({"model_type": "deepseek_v3"})"},
+    {"qwen3_vl_2b", 2127532032,
+     R"({"model_type": "qwen3_vl", "tie_word_embeddings": true,
+         "text_config": {"model_type": "qwen3_vl_text", "hidden_size": 2048,
+                         "intermediate_size": 6144, "head_dim": 128, "num_attention_heads": 16,
+                         "num_hidden_layers": 28, "num_key_value_heads": 8,
+                         "tie_word_embeddings": true, "vocab_size": 151936},
+         "vision_config": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096,
+                           "num_heads": 16, "deepstack_visual_indexes": [5, 11, 17]}})"},
+    {"qwen2_5_vl_7b", 8292166656,
+     R"({"model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944,
+         "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,
+         "vocab_size": 152064,
+         "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420,
+                           "num_heads": 16, "out_hidden_size": 3584}})"},
+    {"gemma_3_4b", 4300079472,
+     R"({"model_type": "gemma3",
+         "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "head_dim": 256,
+                         "intermediate_size": 10240, "num_attention_heads": 8,
+                         "num_hidden_layers": 34, "num_key_value_heads": 4, "sliding_window": 1024,
+                         "vocab_size": 262208},
+         "vision_config": {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+                           "num_attention_heads": 16, "num_hidden_layers": 27,
+                           "patch_size": 14}})"},
     {"glm_4_9b", 9399951360,
      R"({"model_type": "glm", "hidden_size": 4096, "intermediate_size": 13696,
          "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2,

@@ -74,11 +74,22 @@ std::string defaulted_sizes(const Config& config, const Sizes& sizes) {
 
 }  // namespace
 
+std::int64_t head_count(const Config& config, Keys keys, std::int64_t fallback) {
+  constexpr std::int64_t kMaxHeads = 1 << 20;
+  const std::int64_t heads = config.core_size_or(keys, fallback);
+  if (heads > kMaxHeads) {
+    const std::string_view key = config.present_key(keys);
+    config.fail(key, fmt::format("{} must be at most {}, but is {}", key, kMaxHeads, heads));
+  }
+  return heads;
+}
+
 void check_kv_heads(const Config& config, std::string_view kv_key, std::int64_t kv_heads,
                     std::string_view heads_key, std::int64_t heads) {
   if (heads % kv_heads == 0) return;
   config.fail(kv_key,
-              fmt::format("{} {} does not divide {} {}", kv_key, kv_heads, heads_key, heads),
+              fmt::format("{} {}{} does not divide {} {}", kv_key, kv_heads,
+                          config.has(kv_key) ? "" : " (the library's default)", heads_key, heads),
               "legal: " + divisors(heads));
 }
 
@@ -86,7 +97,7 @@ Sizes read_sizes(const Config& config, const SizeDefaults& defaults) {
   Sizes s;
   s.hidden = config.core_size_or(kHidden, defaults.hidden);
   s.layers = layer_count(config, kLayers, defaults.layers);
-  s.heads = config.core_size_or(kHeads, defaults.heads);
+  s.heads = head_count(config, kHeads, defaults.heads);
   s.vocab = config.core_size_or(kVocab, defaults.vocab);
   s.ffn = config.size_or(kFfn, defaults.ffn > 0 ? defaults.ffn : 4 * s.hidden);
   s.positions = config.size_or(kPositions, defaults.positions);
@@ -98,6 +109,8 @@ Sizes read_sizes(const Config& config, const SizeDefaults& defaults) {
   check_kv_heads(config, kv_key, s.kv_heads, heads_key, s.heads);
   if (config.has_any(kHeadDim) || (defaults.head_dim > 0 && !config.is_null("head_dim"))) {
     s.head_dim = config.size_or(kHeadDim, defaults.head_dim);
+  } else if (defaults.free_heads) {
+    s.head_dim = 1;
   } else {
     if (s.hidden % s.heads != 0) {
       config.fail(heads_key,

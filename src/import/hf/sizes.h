@@ -15,6 +15,8 @@ struct SizeDefaults {
   std::int64_t kv_heads = 0;  ///< 0 = heads.
   std::int64_t head_dim = 0;  ///< 0 = hidden / heads.
   std::int64_t vocab = 0, positions = 2048;
+  bool free_heads =
+      false;  ///< Heads need not divide hidden (latent attention has widths of its own).
 };
 
 /// The sizes that every decoder-only configuration has, under any of the names in use
@@ -26,6 +28,9 @@ struct Sizes {
 /// Throws Error with the legal values when heads do not divide hidden (and no head_dim is given) or
 /// kv heads do not divide heads.
 Sizes read_sizes(const Config& config, const SizeDefaults& defaults);
+
+/// Number of attention heads, at most 2^20 (so that products with head widths cannot overflow).
+std::int64_t head_count(const Config& config, Keys keys, std::int64_t fallback);
 
 /// Throws Error with the legal values unless `kv_heads` divides `heads`.
 void check_kv_heads(const Config& config, std::string_view kv_key, std::int64_t kv_heads,
