@@ -5,13 +5,15 @@ add_library(meshwright_flags INTERFACE)
 target_compile_options(meshwright_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion
   -Wno-sign-conversion -Wno-float-conversion -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 reports false positives inside libstdc++ and fmt at -O3 (GCC bugs 105562, 105651, 105329).
-  target_compile_options(meshwright_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized -Wno-array-bounds
-    -Wno-missing-field-initializers)
+  # GCC 12 reports false positives inside libstdc++ and fmt at -O3 (GCC bugs 105562, 105651,
+  # 105329).
+  target_compile_options(meshwright_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized
+    -Wno-array-bounds -Wno-missing-field-initializers)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # std::stable_sort of libstdc++ 12 calls get_temporary_buffer, which it deprecates itself.
   target_compile_options(meshwright_flags INTERFACE -Wno-missing-field-initializers
-    -Wno-missing-designated-field-initializers)
+    -Wno-missing-designated-field-initializers -Wno-deprecated-declarations)
 endif()
 target_include_directories(meshwright_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(MESHWRIGHT_SANITIZE)

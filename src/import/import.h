@@ -40,12 +40,15 @@ Model import_model(std::string_view text, const ImportOptions& options);
 Model import_hf_config(std::string_view json_text, std::string_view source,
                        const ImportOptions& options);
 
-/// A model that can be asked for by name. `config` is its Hugging Face configuration as JSON text.
+/// A model that can be asked for by name (data/models/). `config` is its Hugging Face configuration
+/// as JSON text.
 struct NamedModel {
   std::string_view name;     ///< "llama-3-70b".
   std::string_view summary;  ///< "Llama 3 70B: 80 layers, hidden 8192, 64 heads (8 kv)".
   std::string_view config;
+  double parameters = 0;  ///< Trained parameters of its graph.
 };
+/// Sorted by file, in each file's order.
 std::span<const NamedModel> named_models();
 
 /// Megatron-style sizes: `--layers 96 --hidden 12288 --heads 96 …`. Zero means the default.

@@ -1,6 +1,7 @@
 #include "mesh/comm_mesh.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 
 #include "base/error.h"
@@ -50,7 +51,18 @@ CommMesh from_devices(const Cluster& cluster, const Mesh& mesh, const std::vecto
     // The uplink is shared by everything busy below it; this group's share is its members' part.
     const int active = std::max(
         count, busy == Busy::kCluster ? domain.device_count : mesh_devices_in(domain, mesh));
-    const BytesPerSecond share(domain.uplink.value * count / active);
+    double bandwidth = domain.uplink.value * count / active;
+    if (domain.lane.value > 0) bandwidth = std::min(bandwidth, domain.lane.value * count);
+    // Siblings joined pair by pair: the group can use only the links between its own members.
+    const Domain& parent = cluster.domains[static_cast<std::size_t>(domain.parent)];
+    if (parent.pair_limit.value > 0) {
+      const auto siblings = std::count_if(inside.begin(), inside.end(), [&](const auto& other) {
+        return cluster.domains[static_cast<std::size_t>(other.first)].parent == domain.parent;
+      });
+      const double peers = static_cast<double>(std::max<std::ptrdiff_t>(siblings - 1, 1));
+      bandwidth = std::min(bandwidth, parent.pair_limit.value * peers);
+    }
+    const BytesPerSecond share(bandwidth);
     auto [it, fresh] = by_level.try_emplace(domain.level);
     CommMesh::Level& level = it->second;
     if (fresh) {

@@ -113,6 +113,19 @@ const LoweredOp& Lowerer::lowered(int index) {
   const OpContext context{op.attrs, l.inputs, l.outputs};
   l.work = work_of(*l.def, context);
   l.saved = saved_of(*l.def, context);
+  if (l.strategy.ring) {
+    // Queries stay, keys of all devices pass by: one round per device of the ring.
+    const double rounds = stage_.mesh.size(stage_.roles.context);
+    l.work.forward_flops *= rounds;
+    l.work.backward_input_flops *= rounds;
+    l.work.forward_traffic *= rounds;
+    l.work.backward_traffic *= rounds;
+    l.work.forward_pointwise *= rounds;
+    l.work.backward_pointwise *= rounds;
+    l.work.forward_kernels *= static_cast<int>(rounds);
+    l.work.backward_kernels *= static_cast<int>(rounds);
+    if (attr_string(op.attrs, "kernel", "flash") == "unfused") l.saved.extra *= rounds;
+  }
   return ops_.emplace(index, std::move(l)).first->second;
 }
 

@@ -146,6 +146,7 @@ TEST(Lower, FlopsOfAllDevicesEqualTheModel) {
   const double whole = flops(lower_layer({}, {.micro_batch = 16}).layer);
   EXPECT_NEAR(flops(lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 16}).layer) * 4, whole,
               whole * 1e-9);
+  EXPECT_NEAR(flops(lower_layer({}, {.cp = 4, .micro_batch = 16}).layer) * 4, whole, whole * 1e-9);
   EXPECT_NEAR(flops(lower_layer({}, {.dp = 2, .tp = 4, .sp = true, .micro_batch = 8}).layer) * 8,
               whole, whole * 1e-9);
 }

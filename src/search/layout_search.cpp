@@ -30,7 +30,11 @@ struct Estimate {
   std::vector<int> cuts;
   double seconds = 0;
   double overflow = 0;  // Bytes past the limit on the fullest stage; <= 0 fits.
+  bool pruned = false;  // Slower than the best even when balanced perfectly.
 };
+
+// Layouts that cannot come within this factor of the best are not priced in full.
+constexpr double kWorthPricing = 1.25;
 
 // Micro-batches in flight on chunk `position` of stage s, as the schedules' order has them.
 std::vector<double> chunk_flight(int pp, int vpp, std::int64_t micro_batches) {
@@ -65,13 +69,18 @@ class LayoutSearch {
         facts_(model_facts(problem.graph, problem.segments)),
         pricer_(problem.cluster, find_cost_model(problem.cost_model), problem.engine),
         costs_(problem, facts_, pricer_),
-        start_(std::chrono::steady_clock::now()) {}
+        start_(std::chrono::steady_clock::now()),
+        class_count_(static_cast<std::size_t>(shape_class_count(problem.segments)), 0) {
+    for (const Segment& s : problem.segments) ++class_count_[static_cast<std::size_t>(s.shape_class)];
+  }
 
   SearchResult run();
   Estimate estimate(const Degrees& degrees);
+  Estimate bound(const Degrees& degrees);
   const ModelFacts& facts() const { return facts_; }
 
  private:
+  double fixed_memory(const ClassCost& c, const Degrees& d, const Stage& stage) const;
   void enumerate(int devices);
   void visit(Degrees d);
   void consider(const Degrees& d);
@@ -86,6 +95,7 @@ class LayoutSearch {
   Pricer pricer_;
   LayoutCostTable costs_;
   std::chrono::steady_clock::time_point start_;
+  std::vector<int> class_count_;       // Segments of each class.
   std::vector<Estimate> fitting_;
   std::vector<Estimate> overflowing_;  // The closest to fitting.
   double best_ = std::numeric_limits<double>::infinity();
@@ -124,6 +134,49 @@ std::vector<std::int64_t> LayoutSearch::micro_batches(int dp) const {
   return sizes;
 }
 
+// Over how many devices the state is sharded.
+double state_group(const Degrees& d) {
+  if (d.zero == StateSharding::kNone) return 1;
+  return d.zero_group == 0 ? static_cast<double>(d.dp) * d.cp : d.zero_group;
+}
+
+// ZeRO-1 changes nothing inside the passes: costs are shared with the unsharded layout, only the optimizer
+// state is divided.
+bool sharded_at_the_step(const Degrees& d, const Stage& stage) {
+  return stage.state == StateSharding::kNone && d.zero == StateSharding::kZero1;
+}
+
+double LayoutSearch::fixed_memory(const ClassCost& c, const Degrees& d, const Stage& stage) const {
+  if (!sharded_at_the_step(d, stage)) return c.fixed_memory;
+  double elements = 0;
+  for (const ParameterShard& p : c.program.parameters) elements += p.elements;
+  return c.fixed_memory -
+         elements * problem_.training.optimizer_bytes() * (1 - 1 / state_group(d));
+}
+
+// What no cut can beat: compute and memory spread perfectly over the stages, one micro-batch in flight.
+Estimate LayoutSearch::bound(const Degrees& d) {
+  const LayoutCosts& costs = costs_.costs(d);
+  double time = 0;
+  double memory = 0;
+  double transient = 0;
+  for (std::size_t k = 0; k < costs.classes.size(); ++k) {
+    const ClassCost& c = costs.classes[k];
+    time += class_count_[k] * c.time.value;
+    memory += class_count_[k] * (fixed_memory(c, d, costs.stage) + c.saved);
+    transient = std::max(transient, c.transient);
+  }
+  // A tied embedding may be held once.
+  if (d.pp == 1) memory -= costs.classes.back().fixed_memory;
+  const double m = static_cast<double>(problem_.global_batch / (d.dp * d.micro_batch));
+  const Efficiency& e = pricer_.efficiency(costs.stage.mesh);
+  Estimate result;
+  result.degrees = d;
+  result.seconds = m * time / d.pp;
+  result.overflow = memory / d.pp + transient + e.context.value - usable_memory(problem_, costs.stage).value;
+  return result;
+}
+
 Estimate LayoutSearch::estimate(const Degrees& d) {
   const LayoutCosts& costs = costs_.costs(d);
   const std::vector<Segment>& segments = problem_.segments;
@@ -136,45 +189,27 @@ Estimate LayoutSearch::estimate(const Degrees& d) {
   const Efficiency& e = pricer_.efficiency(stage.mesh);
   const double usable = usable_memory(problem_, stage).value;
 
-  // State sharding without gathers in the passes changes only fixed memory; take it from this
-  // degree's stage.
-  const double dp_group = d.zero == StateSharding::kNone
-                              ? 1
-                              : (d.zero_group == 0 ? double(d.dp) * d.cp : double(d.zero_group));
-  const bool dp_free = stage.state == StateSharding::kNone && d.zero == StateSharding::kZero1;
-  const auto fixed_memory = [&](const ClassCost& c) {
-    if (!dp_free) return c.fixed_memory;
-    double elements = 0;
-    for (const ParameterShard& p : c.program.parameters) elements += p.elements;
-    return c.fixed_memory - elements * problem_.training.optimizer_bytes() * (1 - 1 / dp_group);
-  };
-
+  const bool dp_free = sharded_at_the_step(d, stage);
+  const double dp_group = state_group(d);
   const int chunks = d.pp * d.vpp;
   const std::vector<double> flight = chunk_flight(d.pp, d.vpp, m);
   double transient = 0;
-  double communication = 0;
   for (const ClassCost& c : costs.classes) transient = std::max(transient, c.transient);
   CutInstance cut;
   cut.time.reserve(n);
   std::vector<double> class_fixed;
-  for (const ClassCost& c : costs.classes) class_fixed.push_back(fixed_memory(c));
-  double work = 0;
+  for (const ClassCost& c : costs.classes) class_fixed.push_back(fixed_memory(c, d, stage));
   for (std::size_t i = 0; i < n; ++i) {
     const auto k = static_cast<std::size_t>(segments[i].shape_class);
     cut.time.push_back(costs.classes[k].time.value);
     cut.fixed_memory.push_back(class_fixed[k]);
     cut.saved.push_back(costs.classes[k].saved);
-    work += cut.time.back();
   }
-  const double reserve = e.context.value + transient + communication;
+  const double reserve = e.context.value + transient;
   if (chunks == 1) {
-    StageContents contents;
-    std::map<int, int> copies;
-    for (const Segment& s : segments) ++copies[s.shape_class];
     double tied = 0;
     std::map<std::int32_t, int> shared;
-    for (const auto& [k, count] : copies) {
-      const ClassCost& c = costs.classes[static_cast<std::size_t>(k)];
+    for (const ClassCost& c : costs.classes) {
       for (const ParameterShard& p : c.program.parameters) {
         if (p.shared && shared[p.value.value]++ > 0) {
           tied += p.elements *
@@ -270,7 +305,6 @@ Estimate LayoutSearch::estimate(const Degrees& d) {
     if (d.pp == 1) break;
   }
   result.seconds = seconds + step + e.step_fixed.value;
-  (void)work;
   return result;
 }
 
@@ -279,7 +313,9 @@ void LayoutSearch::consider(const Degrees& d) {
   report();
   if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d)) return;
   ++legal_;
-  Estimate e = estimate(d);
+  Estimate e = bound(d);
+  if (e.seconds > kWorthPricing * best_) return;
+  if (e.overflow <= 0) e = estimate(d);
   if (!std::isfinite(e.overflow)) return;
   if (e.overflow <= 0) {
     if (e.seconds < best_) {
@@ -287,7 +323,7 @@ void LayoutSearch::consider(const Degrees& d) {
       best_layout_ = to_string(d);
     }
     fitting_.push_back(std::move(e));
-  } else {
+  } else if (fitting_.empty()) {
     overflowing_.push_back(std::move(e));
     if (overflowing_.size() > 4096) {
       std::nth_element(overflowing_.begin(), overflowing_.begin() + 64, overflowing_.end(),
@@ -408,8 +444,11 @@ void LayoutSearch::select(SearchResult& result) {
   const std::size_t wanted = static_cast<std::size_t>(std::max(control_.top * 4, 24));
   std::vector<Judged> judged;
   double slowest_of_interest = std::numeric_limits<double>::infinity();
-  for (const Estimate& e : pool) {
-    if (judged.size() >= wanted || (interrupted_ && judged.size() >= 1)) break;
+  std::size_t enough = 0;  // Judged plans of the kind that is wanted.
+  for (Estimate& e : pool) {
+    if (enough >= wanted || result.simulated >= 500 || (interrupted_ && enough >= 1)) break;
+    if (static_cast<int>(e.cuts.size()) != e.degrees.pp * e.degrees.vpp - 1) e = estimate(e.degrees);
+    if (!std::isfinite(e.overflow)) continue;
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
     if (fits && e.seconds > slowest_of_interest) break;
     if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
@@ -418,6 +457,7 @@ void LayoutSearch::select(SearchResult& result) {
     if (problem_.restrictions.schedule) plan.schedule = *problem_.restrictions.schedule;
     judged.push_back(judge(problem_, std::move(plan)));
     ++result.simulated;
+    enough += !fits || judged.back().fits;
   }
   const auto key = [&](const Judged& j) {
     if (problem_.objective == Objective::kMemory) {

@@ -67,5 +67,24 @@ extern const Family kKimiK25;
 extern const Family kLlama4Vl;
 
 // Encoders, encoder-decoders and vision models:
+extern const Family kT5;
+extern const Family kDecoderOnlyT5;
+extern const Family kBart;
+extern const Family kMBart;
+extern const Family kPegasus;
+extern const Family kMarian;
+extern const Family kBlenderbot;
+extern const Family kBlenderbotSmall;
+extern const Family kM2M100;
+extern const Family kBert;
+extern const Family kRoberta;
+extern const Family kElectra;
+extern const Family kDistilBert;
+extern const Family kVit;
+extern const Family kDeit;
+extern const Family kSwin;
+extern const Family kClip;
+extern const Family kClipText;
+extern const Family kClipVision;
 
 }  // namespace meshwright::hf

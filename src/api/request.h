@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "import/import.h"
+#include "search/problem.h"
+
+namespace meshwright {
+
+/// What to plan: enough text to import the model and read the cluster again, whatever stage one starts from.
+struct Request {
+  std::string model;                 ///< As for import_model; empty = `sizes`.
+  GptSizes sizes;
+  ImportOptions import;
+  std::string cluster;
+  Training training;
+  std::string cost_model = "analytic";
+  std::string engine = "default";
+  Objective objective = Objective::kThroughput;
+  Restrictions restrictions;
+};
+
+/// A request with its model and cluster at hand.
+struct Loaded {
+  Request request;
+  Model model;
+  std::vector<Segment> segments;
+  Cluster cluster;
+  std::string model_name;
+
+  Problem problem() const;
+};
+
+/// Imports the model and reads the cluster. Throws Error.
+Loaded load(Request request);
+
+/// A saved plan: request, plan, prediction.
+Json plan_file_to_json(const Loaded& loaded, const Judged& judged);
+struct PlanFile {
+  Loaded loaded;
+  Plan plan;
+};
+PlanFile read_plan_file(const std::string& path);
+
+/// "1", "2..8", "4.." as an allowed range. Throws Error naming `option`.
+Allowed parse_allowed(std::string_view text, std::string_view option);
+
+/// "pp=4,tp=8,mbs=2,zero=zero1,recompute=full" over `base`; dp follows from the device count unless given.
+Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, int experts);
+
+}  // namespace meshwright

@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/spelling.h"
+#include "import/import.h"
+
+namespace meshwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A 126-layer configuration is 2 KB, a graph of 100,000 operators about 30 MB.
+constexpr std::uint64_t kMaxConfigBytes = 64ull << 20;
+constexpr std::uint64_t kMaxGraphBytes = 512ull << 20;
+
+bool same_name(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) ==
+           std::tolower(static_cast<unsigned char>(y));
+  });
+}
+
+// Largest dim of this name among the graph's inputs; 1 when there is none.
+std::int64_t input_size(const Graph& graph, std::string_view name) {
+  std::int64_t size = 1;
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kInput) continue;
+    for (const Dim& dim : value.type.dims) {
+      if (dim.name == name) size = std::max(size, dim.size);
+    }
+  }
+  return size;
+}
+
+void check_option(std::int64_t wanted, std::int64_t unset, std::int64_t fixed,
+                  const std::string& source, std::string_view what, std::string_view option) {
+  if (wanted == unset || wanted == fixed) return;
+  throw Error(
+      fmt::format("the graph is written for a {} of {} and cannot have {}", what, fixed, wanted),
+      source, fmt::format("leave {} out", option));
+}
+
+Model import_graph(const fs::path& path, const ImportOptions& options) {
+  const std::string source = path.string();
+  Model model;
+  model.graph = parse_graph(read_file(path, kMaxGraphBytes), source);
+  check_graph(model.graph);
+  model.family = "graph";
+  model.global_batch = input_size(model.graph, "batch");
+  model.seq = input_size(model.graph, "seq");
+  const ImportOptions unset;
+  check_option(options.global_batch, unset.global_batch, model.global_batch, source, "global batch",
+               "--global-batch");
+  check_option(options.seq, unset.seq, model.seq, source, "sequence length", "--seq");
+  return model;
+}
+
+Model import_file(const fs::path& path, const ImportOptions& options) {
+  if (path.extension() == ".graph") return import_graph(path, options);
+  return import_hf_config(read_file(path, kMaxConfigBytes), path.string(), options);
+}
+
+[[noreturn]] void refuse_name(std::string_view text) {
+  std::vector<std::string> names;
+  for (const NamedModel& model : named_models()) names.emplace_back(model.name);
+  std::string nearest;
+  for (const std::string& name : nearest_names(text, names, 3)) {
+    nearest += fmt::format("{}{}", nearest.empty() ? "" : ", ", name);
+  }
+  throw Error(fmt::format("unknown model {}", in_quotes(text)), {},
+              fmt::format("did you mean {}? `meshwright models` lists all; a config.json, its "
+                          "directory or a .graph file works too",
+                          nearest));
+}
+
+}  // namespace
+
+Model import_model(std::string_view text, const ImportOptions& options) {
+  if (text.empty()) throw Error("no model is given", {}, "a name, a config.json or a .graph file");
+  for (const NamedModel& model : named_models()) {
+    if (same_name(model.name, text)) return import_hf_config(model.config, model.name, options);
+  }
+  const fs::path path(text);
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    const fs::path config = path / "config.json";
+    if (!fs::exists(config, error)) {
+      throw Error("the directory has no config.json", path.string(),
+                  "pass the directory of a Hugging Face model");
+    }
+    return import_file(config, options);
+  }
+  const bool looks_like_path = text.find('/') != std::string_view::npos ||
+                               path.extension() == ".json" || path.extension() == ".graph";
+  if (looks_like_path || fs::exists(path, error)) return import_file(path, options);
+  refuse_name(text);
+}
+
+}  // namespace meshwright

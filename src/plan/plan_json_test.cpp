@@ -1,0 +1,58 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "models/test_models.h"
+#include "plan/plan.h"
+
+namespace meshwright {
+namespace {
+
+struct Made {
+  Graph graph = test_model({.experts = 8});
+  std::vector<Segment> segments = find_segments(graph);
+  Cluster cluster;
+  Plan plan;
+  Made() {
+    cluster.device_kind.assign(16, 0);
+    plan = make_plan(graph, segments, cluster, {}, 16,
+                     {.pp = 2, .dp = 4, .tp = 2, .sp = true, .ep = 4, .micro_batch = 2, .zero = StateSharding::kZero1},
+                     {3});
+  }
+};
+
+TEST(PlanJson, RoundTrips) {
+  const Made m;
+  const Json json = plan_to_json(m.plan, m.segments);
+  const Plan back = plan_from_json(json, m.segments, "p.json");
+  EXPECT_EQ(plan_to_json(back, m.segments).dump(), json.dump());
+  EXPECT_EQ(back.stages[1].mesh, m.plan.stages[1].mesh);
+  EXPECT_EQ(back.stages[1].roles, m.plan.stages[1].roles);
+}
+
+TEST(PlanJson, ErrorsNameThePlace) {
+  const Made m;
+  const auto error = [&](auto&& change) -> std::string {
+    Json json = plan_to_json(m.plan, m.segments);
+    change(json);
+    try {
+      plan_from_json(json, m.segments, "p.json");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(error([](Json& j) { j["stages"][1]["axes"][0]["size"] = -3; }),
+              HasSubstr("p.json: /stages/1/axes/0/size: must be between 1"));
+  EXPECT_THAT(error([](Json& j) { j["chunks"][0]["last"] = "layers.99"; }),
+              HasSubstr("/chunks/0/last: the model has no segment 'layers.99'"));
+  EXPECT_THAT(error([](Json& j) { j["stages"][0]["roles"]["data"] = {"xp"}; }), HasSubstr("no axis is named 'xp'"));
+  EXPECT_THAT(error([](Json& j) { j["version"] = 2; }), HasSubstr("/version"));
+  EXPECT_THAT(error([](Json& j) { j.erase("chunks"); }), HasSubstr("key 'chunks' is missing"));
+  EXPECT_THAT(error([](Json& j) { j["micro_batches"] = 3; }), HasSubstr("do not divide"));
+}
+
+}  // namespace
+}  // namespace meshwright
