@@ -73,6 +73,25 @@ TEST(ClusterFile, ShippedExamplesRoundTrip) {
   EXPECT_GE(count, 7);
 }
 
+// The documentation's complete files, which start with a name or a brace, are files that work.
+TEST(ClusterFile, DocumentedFilesWork) {
+  const std::string page =
+      read_file(std::filesystem::path(MESHWRIGHT_SOURCE_DIR) / "docs/cluster_format.md", 1u << 20);
+  int files = 0;
+  std::size_t at = 0;
+  while ((at = page.find("\n```", at)) != std::string::npos) {
+    const std::size_t begin = page.find('\n', at + 1) + 1;
+    const std::size_t end = page.find("\n```", begin - 1);
+    ASSERT_NE(end, std::string::npos);
+    const std::string block = page.substr(begin, end + 1 - begin);
+    at = end + 1;
+    if (!block.starts_with("name:") && !block.starts_with("{")) continue;
+    EXPECT_EQ(error_of(block), "no error") << block;
+    ++files;
+  }
+  EXPECT_EQ(files, 2);
+}
+
 TEST(ClusterFile, ShorthandsRoundTrip) {
   for (const char* text :
        {"h100:1", "dgx-h100:2", "dgx-h100:100", "dgx-1:3", "l40s:2x7", "gb200-nvl72:3",
