@@ -13,13 +13,14 @@ inline constexpr int kNoPlan = 1;
 inline constexpr int kUserError = 2;
 inline constexpr int kInternalError = 70;
 
-/// What the chosen subcommand will do once the command line has been read in full; returns the exit code.
+/// What the chosen subcommand will do once the command line has been read in full; returns the exit
+/// code.
 struct Action {
   std::function<int()> run;
 };
 
-/// One subcommand: a function that declares its options on `app` and sets `action` when chosen. One file each,
-/// one line each in main.cpp.
+/// One subcommand: a function that declares its options on `app` and sets `action` when chosen. One
+/// file each, one line each in main.cpp.
 using AddCommand = void (*)(CLI::App& app, Action& action);
 
 void add_plan(CLI::App& app, Action& action);
@@ -34,8 +35,8 @@ void catch_interrupts();
 /// Writes text to standard output.
 void print(const std::string& text);
 
-/// A line on standard error that replaces the one before; shown only on a terminal, and only when the command
-/// has run for more than a second.
+/// A line on standard error that replaces the one before; shown only on a terminal, and only when
+/// the command has run for more than a second.
 class ProgressLine {
  public:
   ProgressLine();

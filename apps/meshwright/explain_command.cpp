@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "cli.h"
 #include "report/plan_report.h"
+#include "search/judge.h"
 #include "search/layout_search.h"
 
 namespace meshwright::cli {
@@ -23,7 +24,8 @@ int run(const ExplainOptions& o) {
   const ModelSummary model = summarize(file.loaded.model.graph, file.loaded.model_name);
   const Judged judged = judge(problem, file.plan);
   print(fmt::format("model    {}: {} parameters\ncluster  {}\n\n", model.name,
-                    format_integer(static_cast<long long>(model.parameters)), file.loaded.cluster.name));
+                    format_integer(static_cast<long long>(model.parameters)),
+                    file.loaded.cluster.name));
   print(plan_text(problem, model, judged));
   for (const std::string& text : o.why_not) {
     const ModelFacts facts = model_facts(problem.graph, problem.segments);
@@ -34,17 +36,19 @@ int run(const ExplainOptions& o) {
         check_degrees(facts, problem.cluster.device_count(), problem.global_batch, degrees);
     if (!violations.empty()) {
       for (const Violation& v : violations) {
-        print(fmt::format("  illegal (rule {}): {}{}\n", v.rule, v.message, v.hint.empty() ? "" : "; " + v.hint));
+        print(fmt::format("  illegal (rule {}): {}{}\n", v.rule, v.message,
+                          v.hint.empty() ? "" : "; " + v.hint));
       }
       continue;
     }
     const Judged other = judge_degrees(problem, degrees);
-    print(fmt::format("  {}: {} per step ({:+.1f} %)\n", to_string(degrees), format_seconds(other.step()),
-                      100 * (other.step() / judged.step() - 1)));
+    print(fmt::format("  {}: {} per step ({:+.1f} %)\n", to_string(degrees),
+                      format_seconds(other.step()), 100 * (other.step() / judged.step() - 1)));
     if (!other.fits || other.step() > judged.step()) {
       print(fmt::format("  it loses: {}\n", why_lost(problem, other, judged)));
     } else {
-      print(fmt::format("  it is no worse than this plan; this plan loses: {}\n", why_lost(problem, judged, other)));
+      print(fmt::format("  it is no worse than this plan; this plan loses: {}\n",
+                        why_lost(problem, judged, other)));
     }
     print("\n" + time_table(other) + "\n" + memory_table(problem, other));
   }
@@ -59,8 +63,8 @@ constexpr const char* kFooter = R"(Examples:
 
 void add_explain(CLI::App& app, Action& action) {
   auto o = std::make_shared<ExplainOptions>();
-  CLI::App* command =
-      app.add_subcommand("explain", "Show where time and memory of a plan go, and why not another layout");
+  CLI::App* command = app.add_subcommand(
+      "explain", "Show where time and memory of a plan go, and why not another layout");
   command->footer(kFooter);
   command->add_option("PLAN", o->plan, "A plan file (meshwright plan -o)")->required();
   command->add_option("--why-not", o->why_not, "Degrees to compare, such as tp=4,pp=4")->take_all();

@@ -38,7 +38,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::fputs(fmt::format("meshwright: {}\nRun with --help for usage.\n", e.what()).c_str(), stderr);
+    std::fputs(fmt::format("meshwright: {}\nRun with --help for usage.\n", e.what()).c_str(),
+               stderr);
     return kUserError;
   }
   catch_interrupts();

@@ -56,7 +56,8 @@ int run(const PlanOptions& o) {
   if (!o.output.empty() && !o.force && std::filesystem::exists(o.output)) {
     throw Error("exists already and is not overwritten", o.output, "add --force");
   }
-  if (o.top < 1 || o.top > 1000) throw Error(fmt::format("must be between 1 and 1000: {}", o.top), "--top");
+  if (o.top < 1 || o.top > 1000)
+    throw Error(fmt::format("must be between 1 and 1000: {}", o.top), "--top");
   const Loaded loaded = load(to_request(o.request));
   const Problem problem = loaded.problem();
   const ModelSummary model = summarize(loaded.model.graph, loaded.model_name);
@@ -69,7 +70,8 @@ int run(const PlanOptions& o) {
   {
     ProgressLine line;
     control.progress = [&](const SearchProgress& p) {
-      line.show(fmt::format("{} layouts, best {} {}", p.evaluated, format_seconds(p.best), p.best_layout));
+      line.show(fmt::format("{} layouts, best {} {}", p.evaluated, format_seconds(p.best),
+                            p.best_layout));
     };
     result = problem.objective == Objective::kCost ? cheapest(problem, control)
                                                    : search_layouts(problem, control);
@@ -81,15 +83,17 @@ int run(const PlanOptions& o) {
   if (!o.json) {
     int layers = 0;
     for (const Segment& s : loaded.segments) layers += s.is_layer;
-    print(fmt::format("model    {} ({}): {} parameters, {} layers\n", model.name, loaded.model.family,
-                      format_integer(static_cast<long long>(model.parameters)), layers));
+    print(fmt::format("model    {} ({}): {} parameters, {} layers\n", model.name,
+                      loaded.model.family, format_integer(static_cast<long long>(model.parameters)),
+                      layers));
     print(fmt::format("cluster  {}: {} x {} in {} hosts\n", loaded.cluster.name,
                       loaded.cluster.device_count(),
                       loaded.cluster.homogeneous() ? loaded.cluster.kinds[0].name : "mixed devices",
                       loaded.cluster.hosts.size()));
-    print(fmt::format("batch    {} x {} = {} tokens per step; {}, {}\n\n", loaded.model.global_batch,
-                      loaded.model.seq, format_count(model.tokens_per_step),
-                      dtype_name(problem.training.dtype), problem.training.optimizer));
+    print(fmt::format("batch    {} x {} = {} tokens per step; {}, {}\n\n",
+                      loaded.model.global_batch, loaded.model.seq,
+                      format_count(model.tokens_per_step), dtype_name(problem.training.dtype),
+                      problem.training.optimizer));
     for (const std::string& note : loaded.model.notes) print("note     " + note + "\n");
   }
   if (result.status == SearchStatus::kNothingFits) {
@@ -113,9 +117,10 @@ int run(const PlanOptions& o) {
   } else {
     if (!result.note.empty()) print("note     " + result.note + "\n");
     print(search_text(problem, model, result));
-    print(fmt::format("\n{} legal layouts, {} fit and priced in full, {} simulated in {:.2f} s{}\n", result.legal, result.fitting,
-                      result.simulated, result.elapsed_seconds,
-                      result.status == SearchStatus::kInterrupted ? " (stopped early: best so far)" : ""));
+    print(fmt::format(
+        "\n{} legal layouts, {} fit and priced in full, {} simulated in {:.2f} s{}\n", result.legal,
+        result.fitting, result.simulated, result.elapsed_seconds,
+        result.status == SearchStatus::kInterrupted ? " (stopped early: best so far)" : ""));
   }
   if (!o.output.empty()) {
     write_file(o.output, plan_file_to_json(loaded, result.ranking[0]).dump(2) + "\n", o.force);
@@ -139,7 +144,8 @@ void add_plan(CLI::App& app, Action& action) {
   command->footer(kFooter);
   declare(*command, o->request, /*with_pins=*/true);
   command->add_option("--top", o->top, "Plans to show (default: 5)");
-  command->add_option("--time-limit", o->time_limit, "Seconds to search at most (default: until done)");
+  command->add_option("--time-limit", o->time_limit,
+                      "Seconds to search at most (default: until done)");
   command->add_option("-o,--output", o->output, "Write the best plan to this file");
   command->add_flag("--force", o->force, "Overwrite the output file");
   command->add_flag("--json", o->json, "Print the plans as JSON");

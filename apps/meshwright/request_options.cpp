@@ -9,7 +9,8 @@ namespace meshwright::cli {
 
 void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
   app.add_option("MODEL CLUSTER", o.positional,
-                 "MODEL: a name (`meshwright models`), config.json, a directory with one, or a .graph file. "
+                 "MODEL: a name (`meshwright models`), config.json, a directory with one, or a "
+                 ".graph file. "
                  "CLUSTER: a shorthand (`meshwright clusters`) or a YAML file")
       ->expected(1, 2)
       ->required();
@@ -18,21 +19,29 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
   app.add_option("--hidden", o.sizes.hidden, "Width of the residual stream")->group(model);
   app.add_option("--heads", o.sizes.heads, "Attention heads")->group(model);
   app.add_option("--kv-heads", o.sizes.kv_heads, "Key/value heads (default: heads)")->group(model);
-  app.add_option("--head-dim", o.sizes.head_dim, "Width of a head (default: hidden / heads)")->group(model);
-  app.add_option("--ffn", o.sizes.ffn, "MLP width (default: 4 * hidden; gated: 8/3 * hidden)")->group(model);
+  app.add_option("--head-dim", o.sizes.head_dim, "Width of a head (default: hidden / heads)")
+      ->group(model);
+  app.add_option("--ffn", o.sizes.ffn, "MLP width (default: 4 * hidden; gated: 8/3 * hidden)")
+      ->group(model);
   app.add_option("--vocab", o.sizes.vocab, "Vocabulary (default: 51200)")->group(model);
   app.add_option("--experts", o.sizes.experts, "Experts per MoE layer")->group(model);
   app.add_option("--top-k", o.sizes.top_k, "Experts per token")->group(model);
   app.add_option("--expert-ffn", o.sizes.expert_ffn, "Width of an expert")->group(model);
-  app.add_flag("--gated", o.sizes.gated, "Llama style: SwiGLU, RMSNorm, rotary positions, no biases")->group(model);
+  app.add_flag("--gated", o.sizes.gated,
+               "Llama style: SwiGLU, RMSNorm, rotary positions, no biases")
+      ->group(model);
   app.add_flag("--untied", o.untied, "Output layer with weights of its own")->group(model);
 
   const char* run = "Run";
-  app.add_option("-b,--global-batch", o.global_batch, "Sequences per optimizer step (default: 1024)")->group(run);
-  app.add_option("-s,--seq", o.seq, "Tokens per sequence (default: the model's own, at most 4096)")->group(run);
+  app.add_option("-b,--global-batch", o.global_batch,
+                 "Sequences per optimizer step (default: 1024)")
+      ->group(run);
+  app.add_option("-s,--seq", o.seq, "Tokens per sequence (default: the model's own, at most 4096)")
+      ->group(run);
   app.add_option("--precision", o.precision, "bf16, f16, f32 or f8 (default: bf16)")->group(run);
   app.add_option("--optimizer", o.optimizer, "adamw, adam or sgd (default: adamw)")->group(run);
-  app.add_option("--gradients", o.gradient_dtype, "Type of accumulated gradients: f32 or bf16 (default: f32)")
+  app.add_option("--gradients", o.gradient_dtype,
+                 "Type of accumulated gradients: f32 or bf16 (default: f32)")
       ->group(run);
   app.add_option("--attention", o.attention, "flash or unfused (default: flash)")->group(run);
   app.add_flag("--dropout", o.dropout, "Keep the configuration's dropout")->group(run);
@@ -42,7 +51,8 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
   if (!with_pins) return;
 
   const char* pins = "Pin or bound (8, 2..8, ..8, 2..)";
-  app.add_option("--objective", o.objective, "throughput, cost or memory (default: throughput)")->group(run);
+  app.add_option("--objective", o.objective, "throughput, cost or memory (default: throughput)")
+      ->group(run);
   app.add_option("--pp", o.pp, "Pipeline stages")->group(pins);
   app.add_option("--vpp", o.vpp, "Chunks per stage")->group(pins);
   app.add_option("--tp", o.tp, "Tensor parallel degree")->group(pins);
@@ -50,17 +60,21 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
   app.add_option("--dp", o.dp, "Data parallel degree")->group(pins);
   app.add_option("--ep", o.ep, "Expert parallel degree")->group(pins);
   app.add_option("--etp", o.etp, "Expert tensor parallel degree")->group(pins);
-  app.add_option("--micro-batch", o.micro_batch, "Sequences per micro-batch and replica")->group(pins);
-  app.add_option("--zero", o.zero, "State sharding: none, zero1, zero2, zero3 (several: any of them)")
+  app.add_option("--micro-batch", o.micro_batch, "Sequences per micro-batch and replica")
+      ->group(pins);
+  app.add_option("--zero", o.zero,
+                 "State sharding: none, zero1, zero2, zero3 (several: any of them)")
       ->delimiter(',')
       ->group(pins);
-  app.add_option("--recompute", o.recompute, "Recomputation: none, selective, full (several: any of them)")
+  app.add_option("--recompute", o.recompute,
+                 "Recomputation: none, selective, full (several: any of them)")
       ->delimiter(',')
       ->group(pins);
   app.add_flag("--no-recompute", o.no_recompute, "The same as --recompute none")->group(pins);
   app.add_flag("--no-sp", o.no_sp, "No sequence parallelism")->group(pins);
   app.add_option("--schedule", o.schedule, "gpipe, 1f1b or interleaved")->group(pins);
-  app.add_option("--max-memory", o.max_memory, "Share of device memory to use (default: 0.94)")->group(pins);
+  app.add_option("--max-memory", o.max_memory, "Share of device memory to use (default: 0.94)")
+      ->group(pins);
   app.add_option("--devices", o.devices, "Use only this many devices (default: all)")->group(pins);
 }
 
@@ -77,18 +91,21 @@ Request to_request(const RequestOptions& o) {
     r.sizes.tied = !o.untied;
   } else {
     if (o.positional.size() != 2) {
-      throw Error("a model and a cluster are needed", "arguments", "meshwright plan llama-3-8b dgx-h100:1");
+      throw Error("a model and a cluster are needed", "arguments",
+                  "meshwright plan llama-3-8b dgx-h100:1");
     }
     r.model = o.positional[0];
     r.cluster = o.positional[1];
   }
-  if (o.global_batch < 0) throw Error(fmt::format("must be at least 1: {}", o.global_batch), "--global-batch");
+  if (o.global_batch < 0)
+    throw Error(fmt::format("must be at least 1: {}", o.global_batch), "--global-batch");
   if (o.seq < 0) throw Error(fmt::format("must be at least 1: {}", o.seq), "--seq");
   r.import.global_batch = o.global_batch == 0 ? 1024 : o.global_batch;
   r.import.seq = o.seq;
   r.import.attention = o.attention;
   if (o.attention != "flash" && o.attention != "unfused") {
-    throw Error(fmt::format("unknown kernel '{}'", o.attention), "--attention", "legal: flash, unfused");
+    throw Error(fmt::format("unknown kernel '{}'", o.attention), "--attention",
+                "legal: flash, unfused");
   }
   r.import.dropout = o.dropout;
   r.import.mtp = o.mtp;
@@ -101,21 +118,28 @@ Request to_request(const RequestOptions& o) {
       if (is_floating(parsed)) return parsed;
     } catch (const Error&) {
     }
-    throw Error(fmt::format("unknown precision '{}'", text), std::string(option), "legal: bf16, f16, f32, f8");
+    throw Error(fmt::format("unknown precision '{}'", text), std::string(option),
+                "legal: bf16, f16, f32, f8");
   };
   r.training.dtype = dtype(o.precision, "--precision");
   r.import.dtype = r.training.dtype == DType::kF8 ? DType::kBf16 : r.training.dtype;
   r.training.gradient_dtype = dtype(o.gradient_dtype, "--gradients");
   if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd") {
-    throw Error(fmt::format("unknown optimizer '{}'", o.optimizer), "--optimizer", "legal: adamw, adam, sgd");
+    throw Error(fmt::format("unknown optimizer '{}'", o.optimizer), "--optimizer",
+                "legal: adamw, adam, sgd");
   }
   r.training.optimizer = o.optimizer;
   r.cost_model = o.cost;
   r.engine = o.engine;
-  if (o.objective == "throughput") r.objective = Objective::kThroughput;
-  else if (o.objective == "cost") r.objective = Objective::kCost;
-  else if (o.objective == "memory") r.objective = Objective::kMemory;
-  else throw Error(fmt::format("unknown objective '{}'", o.objective), "--objective", "legal: throughput, cost, memory");
+  if (o.objective == "throughput")
+    r.objective = Objective::kThroughput;
+  else if (o.objective == "cost")
+    r.objective = Objective::kCost;
+  else if (o.objective == "memory")
+    r.objective = Objective::kMemory;
+  else
+    throw Error(fmt::format("unknown objective '{}'", o.objective), "--objective",
+                "legal: throughput, cost, memory");
 
   Restrictions& x = r.restrictions;
   const auto pin = [](const std::string& text, std::string_view option, Allowed& allowed) {

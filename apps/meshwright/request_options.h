@@ -10,7 +10,7 @@ namespace meshwright::cli {
 
 /// The options that describe a model, a cluster and a run, shared by every command that needs them.
 struct RequestOptions {
-  std::vector<std::string> positional;   // MODEL CLUSTER, or CLUSTER with --layers …
+  std::vector<std::string> positional;  // MODEL CLUSTER, or CLUSTER with --layers …
   GptSizes sizes;
   bool untied = false;
   std::int64_t global_batch = 0;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "report/plan_report.h"
+#include "search/judge.h"
 #include "search/layout_search.h"
 
 namespace meshwright {
@@ -15,7 +16,9 @@ namespace {
 
 constexpr int kMaxDevices = 1 << 17;
 
-bool stopped(const SearchControl& control) { return control.stop != nullptr && control.stop->load(); }
+bool stopped(const SearchControl& control) {
+  return control.stop != nullptr && control.stop->load();
+}
 
 // The first plan that fits, or nothing.
 std::optional<Judged> first_fit(const Problem& problem, const SearchControl& control) {
@@ -32,14 +35,14 @@ std::optional<Judged> first_fit(const Problem& problem, const SearchControl& con
 std::string smallest_that_fits(const Loaded& loaded, const SearchControl& control) {
   const Cluster& cluster = loaded.cluster;
   if (!cluster.homogeneous()) return "";
-  const int per_host = cluster.device_count() / std::max<int>(static_cast<int>(cluster.hosts.size()), 1);
+  const int per_host =
+      cluster.device_count() / std::max<int>(static_cast<int>(cluster.hosts.size()), 1);
   const auto fits = [&](int hosts) {
     const Cluster larger = with_hosts(cluster, hosts);
-    Problem problem{loaded.model.graph,          loaded.segments,
-                    larger,                      loaded.request.training,
-                    loaded.model.global_batch,   loaded.request.cost_model,
-                    loaded.request.engine,       loaded.request.objective,
-                    loaded.request.restrictions};
+    Problem problem{
+        loaded.model.graph,      loaded.segments,           larger,
+        loaded.request.training, loaded.model.global_batch, loaded.request.cost_model,
+        loaded.request.engine,   loaded.request.objective,  loaded.request.restrictions};
     problem.restrictions.devices = 0;
     return first_fit(problem, control);
   };
@@ -56,8 +59,10 @@ std::string smallest_that_fits(const Loaded& loaded, const SearchControl& contro
   }
   while (high - low > 1 && !stopped(control)) {
     const int middle = (low + high) / 2;
-    if (const auto found = fits(middle)) best = found, high = middle;
-    else low = middle;
+    if (const auto found = fits(middle))
+      best = found, high = middle;
+    else
+      low = middle;
   }
   return fmt::format("{} of these devices ({} hosts) fit it: {}", high * per_host, high,
                      to_string(best->plan.degrees));
@@ -122,10 +127,12 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
   const MemoryBreakdown& memory = closest.timeline.memory[stage];
   const Bytes usable = usable_memory(problem, closest.plan.stages[stage]);
   std::string text = fmt::format(
-      "Nothing fits: of {} legal layouts none stays within {} per device ({:.0f} % of its memory).\n"
+      "Nothing fits: of {} legal layouts none stays within {} per device ({:.0f} % of its "
+      "memory).\n"
       "closest  {}: stage {} needs {}; the largest part is {}\n\n",
       result.legal, format_bytes(usable), 100 * problem.restrictions.max_memory,
-      to_string(closest.plan.degrees), stage, format_bytes(memory.total()), largest_memory_term(memory));
+      to_string(closest.plan.degrees), stage, format_bytes(memory.total()),
+      largest_memory_term(memory));
   text += memory_table(problem, closest) + "\nwhat would fit:\n";
 
   // Lift one restriction at a time.
@@ -133,7 +140,7 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
     std::string_view what;
     std::function<bool(Restrictions&)> apply;  // False: not restricted.
   };
-  const auto lift = [](Allowed Restrictions::*field) {
+  const auto lift = [](Allowed Restrictions::* field) {
     return [field](Restrictions& r) {
       const bool restricted = (r.*field).min > 1 || (r.*field).max < (std::int64_t{1} << 40);
       r.*field = {};
@@ -172,12 +179,13 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
     Problem relaxed = loaded.problem();
     if (!relaxation.apply(relaxed.restrictions)) continue;
     if (const auto found = first_fit(relaxed, control)) {
-      text += fmt::format("  {}: {} ({} per step)\n", relaxation.what, to_string(found->plan.degrees),
-                          format_seconds(found->step()));
+      text += fmt::format("  {}: {} ({} per step)\n", relaxation.what,
+                          to_string(found->plan.degrees), format_seconds(found->step()));
       any = true;
     }
   }
-  if (std::string hosts = smallest_that_fits(loaded, control); !hosts.empty()) text += "  " + hosts + "\n";
+  if (std::string hosts = smallest_that_fits(loaded, control); !hosts.empty())
+    text += "  " + hosts + "\n";
   // Shorter sequences, by halves.
   for (std::int64_t seq = loaded.model.seq / 2; seq >= 128 && !stopped(control); seq /= 2) {
     Request request = loaded.request;
@@ -193,7 +201,8 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
       break;
     }
   }
-  if (!any) text += "  no single change of recomputation, state sharding or sequence length is enough\n";
+  if (!any)
+    text += "  no single change of recomputation, state sharding or sequence length is enough\n";
   return text;
 }
 
@@ -204,7 +213,9 @@ std::string explain_illegal(const Loaded& loaded) {
   const int devices = r.devices != 0 ? r.devices : problem.cluster.device_count();
   // The pinned values, everything else at 1, with dp taking the rest.
   Degrees d;
-  const auto take = [](const Allowed& a) { return static_cast<int>(std::min<std::int64_t>(a.min, 1 << 24)); };
+  const auto take = [](const Allowed& a) {
+    return static_cast<int>(std::min<std::int64_t>(a.min, 1 << 24));
+  };
   d.pp = take(r.pp);
   d.tp = take(r.tp);
   d.cp = take(r.cp);
@@ -214,14 +225,17 @@ std::string explain_illegal(const Loaded& loaded) {
   d.sp = d.tp > 1 && r.sp.value_or(true);
   d.micro_batch = r.micro_batch.min;
   const std::int64_t rest = std::int64_t{d.pp} * d.tp * d.cp;
-  d.dp = r.dp.min > 1 || rest > devices ? take(r.dp) : static_cast<int>(std::max<std::int64_t>(devices / rest, 1));
+  d.dp = r.dp.min > 1 || rest > devices
+             ? take(r.dp)
+             : static_cast<int>(std::max<std::int64_t>(devices / rest, 1));
   std::string text;
   if (devices % rest != 0 && rest <= devices) {
     text += fmt::format("pp*tp*cp = {} does not divide the {} devices; ", rest, devices);
   }
   if (r.dp.pinned() && rest * d.dp != devices) {
-    text += fmt::format("pp*tp*cp*dp = {} is not the {} devices of the cluster (--devices uses fewer); ",
-                        rest * d.dp, devices);
+    text += fmt::format(
+        "pp*tp*cp*dp = {} is not the {} devices of the cluster (--devices uses fewer); ",
+        rest * d.dp, devices);
   }
   for (const Violation& v : check_degrees(facts, devices, problem.global_batch, d)) {
     text += fmt::format("{} ({}); ", v.message, v.hint);

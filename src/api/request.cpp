@@ -22,20 +22,22 @@ std::int64_t parse_integer(std::string_view text, std::string_view what) {
 
 struct SizeField {
   const char* key;
-  std::int64_t GptSizes::*field;
+  std::int64_t GptSizes::* field;
 };
 constexpr SizeField kSizeFields[] = {
-    {"layers", &GptSizes::layers},     {"hidden", &GptSizes::hidden},   {"heads", &GptSizes::heads},
-    {"kv_heads", &GptSizes::kv_heads}, {"ffn", &GptSizes::ffn},         {"head_dim", &GptSizes::head_dim},
-    {"vocab", &GptSizes::vocab},       {"experts", &GptSizes::experts}, {"top_k", &GptSizes::top_k},
-    {"expert_ffn", &GptSizes::expert_ffn},
+    {"layers", &GptSizes::layers}, {"hidden", &GptSizes::hidden},
+    {"heads", &GptSizes::heads},   {"kv_heads", &GptSizes::kv_heads},
+    {"ffn", &GptSizes::ffn},       {"head_dim", &GptSizes::head_dim},
+    {"vocab", &GptSizes::vocab},   {"experts", &GptSizes::experts},
+    {"top_k", &GptSizes::top_k},   {"expert_ffn", &GptSizes::expert_ffn},
 };
 
 }  // namespace
 
 Problem Loaded::problem() const {
-  return {model.graph,        segments,          cluster,           request.training, model.global_batch,
-          request.cost_model, request.engine,    request.objective, request.restrictions};
+  return {model.graph,      segments,           cluster,
+          request.training, model.global_batch, request.cost_model,
+          request.engine,   request.objective,  request.restrictions};
 }
 
 Loaded load(Request request) {
@@ -78,7 +80,8 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
   json["max_memory"] = r.restrictions.max_memory;
   Json memory = Json::array();
   for (const MemoryBreakdown& m : judged.timeline.memory) memory.push_back(m.total().value);
-  json["predicted"] = {{"step_seconds", judged.step().value}, {"memory_bytes_per_stage", std::move(memory)}};
+  json["predicted"] = {{"step_seconds", judged.step().value},
+                       {"memory_bytes_per_stage", std::move(memory)}};
   return json;
 }
 
@@ -119,7 +122,8 @@ PlanFile read_plan_file(const std::string& path) {
   const auto violations =
       check_plan(file.plan, file.loaded.model.graph, file.loaded.segments, file.loaded.cluster);
   if (!violations.empty()) {
-    throw Error(violations[0].message, fmt::format("{}: rule {}", path, violations[0].rule), violations[0].hint);
+    throw Error(violations[0].message, fmt::format("{}: rule {}", path, violations[0].rule),
+                violations[0].hint);
   }
   return file;
 }
@@ -160,20 +164,32 @@ Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, i
     const std::string value(part.substr(equals + 1));
     const auto number = [&] {
       const std::int64_t n = parse_integer(value, key);
-      if (n < 1 || n > 1 << 24) throw Error(fmt::format("must be between 1 and 2^24: {}", n), std::string(key));
+      if (n < 1 || n > 1 << 24)
+        throw Error(fmt::format("must be between 1 and 2^24: {}", n), std::string(key));
       return static_cast<int>(n);
     };
-    if (key == "pp") d.pp = number();
-    else if (key == "vpp") d.vpp = number();
-    else if (key == "tp") d.tp = number();
-    else if (key == "cp") d.cp = number();
-    else if (key == "ep") d.ep = number(), ep_given = true;
-    else if (key == "etp") d.etp = number();
-    else if (key == "dp") d.dp = number(), dp_given = true;
-    else if (key == "mbs" || key == "micro_batch") d.micro_batch = number();
-    else if (key == "zero") d.zero = parse_state_sharding(value), state_given = true;
-    else if (key == "recompute") d.recompute = parse_recompute(value);
-    else if (key == "sp") d.sp = value == "true" || value == "1", sp_given = true;
+    if (key == "pp")
+      d.pp = number();
+    else if (key == "vpp")
+      d.vpp = number();
+    else if (key == "tp")
+      d.tp = number();
+    else if (key == "cp")
+      d.cp = number();
+    else if (key == "ep")
+      d.ep = number(), ep_given = true;
+    else if (key == "etp")
+      d.etp = number();
+    else if (key == "dp")
+      d.dp = number(), dp_given = true;
+    else if (key == "mbs" || key == "micro_batch")
+      d.micro_batch = number();
+    else if (key == "zero")
+      d.zero = parse_state_sharding(value), state_given = true;
+    else if (key == "recompute")
+      d.recompute = parse_recompute(value);
+    else if (key == "sp")
+      d.sp = value == "true" || value == "1", sp_given = true;
     else {
       throw Error(fmt::format("unknown degree '{}'", key), "degrees",
                   "known: pp vpp tp sp cp dp ep etp mbs zero recompute");
@@ -182,15 +198,18 @@ Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, i
   const std::int64_t rest = std::int64_t{d.pp} * d.tp * d.cp;
   if (!dp_given && devices % rest == 0) d.dp = static_cast<int>(devices / rest);
   if (!dp_given && devices % rest != 0) {
-    throw Error(fmt::format("pp*tp*cp = {} does not divide the {} devices", rest, devices), "degrees");
+    throw Error(fmt::format("pp*tp*cp = {} does not divide the {} devices", rest, devices),
+                "degrees");
   }
   if (d.pp == 1) d.vpp = 1;
   if (!sp_given) d.sp = d.tp > 1;
   if (experts == 0) d.ep = d.etp = 1;
-  if (!ep_given && experts > 0 && (std::int64_t{d.tp} * d.cp * d.dp) % (std::int64_t{d.ep} * d.etp) != 0) {
+  if (!ep_given && experts > 0 &&
+      (std::int64_t{d.tp} * d.cp * d.dp) % (std::int64_t{d.ep} * d.etp) != 0) {
     d.ep = d.etp = 1;
   }
-  if (!state_given && d.zero == StateSharding::kNone && d.dp * d.cp > 1) d.zero = StateSharding::kZero1;
+  if (!state_given && d.zero == StateSharding::kNone && d.dp * d.cp > 1)
+    d.zero = StateSharding::kZero1;
   if (d.zero_group != 0 && d.dp * d.cp % d.zero_group != 0) d.zero_group = 0;
   return d;
 }

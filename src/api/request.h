@@ -10,9 +10,10 @@
 
 namespace meshwright {
 
-/// What to plan: enough text to import the model and read the cluster again, whatever stage one starts from.
+/// What to plan: enough text to import the model and read the cluster again, whatever stage one
+/// starts from.
 struct Request {
-  std::string model;                 ///< As for import_model; empty = `sizes`.
+  std::string model;  ///< As for import_model; empty = `sizes`.
   GptSizes sizes;
   ImportOptions import;
   std::string cluster;
@@ -48,7 +49,8 @@ PlanFile read_plan_file(const std::string& path);
 /// "1", "2..8", "4.." as an allowed range. Throws Error naming `option`.
 Allowed parse_allowed(std::string_view text, std::string_view option);
 
-/// "pp=4,tp=8,mbs=2,zero=zero1,recompute=full" over `base`; dp follows from the device count unless given.
+/// "pp=4,tp=8,mbs=2,zero=zero1,recompute=full" over `base`; dp follows from the device count unless
+/// given.
 Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, int experts);
 
 }  // namespace meshwright

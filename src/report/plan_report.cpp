@@ -8,20 +8,20 @@
 #include "base/format.h"
 #include "ops/graph_work.h"
 #include "report/text_table.h"
-#include "search/layout_search.h"
+#include "search/judge.h"
 
 namespace meshwright {
 namespace {
 
 struct MemoryTerm {
   std::string_view name;
-  Bytes MemoryBreakdown::*field;
+  Bytes MemoryBreakdown::* field;
 };
 constexpr MemoryTerm kMemoryTerms[] = {
-    {"weights", &MemoryBreakdown::parameters},      {"gradients", &MemoryBreakdown::gradients},
-    {"optimizer", &MemoryBreakdown::optimizer},     {"activations", &MemoryBreakdown::activations},
-    {"transient", &MemoryBreakdown::transient},     {"comm buffers", &MemoryBreakdown::communication},
-    {"context", &MemoryBreakdown::context},         {"fragmentation", &MemoryBreakdown::fragmentation},
+    {"weights", &MemoryBreakdown::parameters},  {"gradients", &MemoryBreakdown::gradients},
+    {"optimizer", &MemoryBreakdown::optimizer}, {"activations", &MemoryBreakdown::activations},
+    {"transient", &MemoryBreakdown::transient}, {"comm buffers", &MemoryBreakdown::communication},
+    {"context", &MemoryBreakdown::context},     {"fragmentation", &MemoryBreakdown::fragmentation},
 };
 
 std::string gib(Bytes bytes) { return fmt::format("{:.1f}", bytes.value / (1 << 30)); }
@@ -105,9 +105,16 @@ std::string time_table(const Judged& judged) {
     const auto i = static_cast<std::size_t>(p);
     Seconds mean;
     for (const StageTime& s : t.stages) mean += s.spent[i] / stages;
-    constexpr std::array<std::string_view, kPurposeCount> kNames = {
-        "forward compute",   "backward compute", "recompute",          "tensor parallel comm", "context parallel comm",
-        "expert parallel comm", "parameter gather", "gradient reduction", "pipeline comm",        "optimizer"};
+    constexpr std::array<std::string_view, kPurposeCount> kNames = {"forward compute",
+                                                                    "backward compute",
+                                                                    "recompute",
+                                                                    "tensor parallel comm",
+                                                                    "context parallel comm",
+                                                                    "expert parallel comm",
+                                                                    "parameter gather",
+                                                                    "gradient reduction",
+                                                                    "pipeline comm",
+                                                                    "optimizer"};
     row(kNames[i], mean, t.stages[busiest].spent[i]);
   }
   Seconds host, bubble;
@@ -117,7 +124,8 @@ std::string time_table(const Judged& judged) {
   }
   row("host overhead", host, t.stages[busiest].host);
   row("bubble and waiting", bubble, t.stages[busiest].bubble);
-  std::vector<std::string> headings = {"time per step", t.stages.size() > 1 ? "mean" : "seconds", ""};
+  std::vector<std::string> headings = {"time per step", t.stages.size() > 1 ? "mean" : "seconds",
+                                       ""};
   if (t.stages.size() > 1) {
     headings.push_back(fmt::format("busiest (stage {})", busiest));
     headings.push_back("");
@@ -152,8 +160,9 @@ std::string plan_text(const Problem& problem, const ModelSummary& model, const J
   const int devices = plan_devices(plan);
   std::string text;
   text += fmt::format("layout   {}\n", to_string(plan.degrees));
-  text += fmt::format("         {} schedule, {} micro-batches of {} per replica; layers per chunk: {}\n",
-                      plan.schedule, plan.micro_batches, plan.degrees.micro_batch, cut_text(problem, plan));
+  text += fmt::format(
+      "         {} schedule, {} micro-batches of {} per replica; layers per chunk: {}\n",
+      plan.schedule, plan.micro_batches, plan.degrees.micro_batch, cut_text(problem, plan));
   text += fmt::format("step     {}   {} tokens/s   {:.0f} tokens/s/device   MFU {:.1f} %\n",
                       format_seconds(judged.step()), format_count(tokens), tokens / devices,
                       100 * mfu(problem, model, judged));
@@ -167,14 +176,17 @@ std::string plan_text(const Problem& problem, const ModelSummary& model, const J
                         dollars / 3600 / tokens * 1e6, dollars);
   }
   const auto fullest = static_cast<std::size_t>(judged.fullest_stage);
-  const double used = judged.timeline.memory[fullest].total() /
-                      (usable_memory(problem, plan.stages[fullest]) / problem.restrictions.max_memory);
-  text += fmt::format("memory   {} of device memory on stage {}{}\n", fmt::format("{:.0f} %", 100 * used),
-                      fullest, judged.fits && used > 0.90 ? "   (above 90 %: the allocator may still fail)" : "");
+  const double used =
+      judged.timeline.memory[fullest].total() /
+      (usable_memory(problem, plan.stages[fullest]) / problem.restrictions.max_memory);
+  text += fmt::format(
+      "memory   {} of device memory on stage {}{}\n", fmt::format("{:.0f} %", 100 * used), fullest,
+      judged.fits && used > 0.90 ? "   (above 90 %: the allocator may still fail)" : "");
   return text + "\n" + time_table(judged) + "\n" + memory_table(problem, judged);
 }
 
-std::string search_text(const Problem& problem, const ModelSummary& model, const SearchResult& result) {
+std::string search_text(const Problem& problem, const ModelSummary& model,
+                        const SearchResult& result) {
   std::string text = plan_text(problem, model, result.ranking[0]);
   if (result.ranking.size() > 1) {
     std::vector<std::vector<std::string>> rows;
@@ -184,7 +196,8 @@ std::string search_text(const Problem& problem, const ModelSummary& model, const
                       fmt::format("{:+.1f} %", 100 * (j.step() / result.ranking[0].step() - 1)),
                       j.lost_because});
     }
-    text += "\n" + text_table({"runners-up", "step", "", "lost because"}, rows, 2, {true, false, false, true});
+    text += "\n" + text_table({"runners-up", "step", "", "lost because"}, rows, 2,
+                              {true, false, false, true});
   }
   return text;
 }

@@ -15,16 +15,19 @@ struct ModelSummary {
 };
 ModelSummary summarize(const Graph& graph, std::string name);
 
-/// Model FLOPs utilization of a judged plan: useful FLOPs over the 16-bit peak of all devices of the plan.
+/// Model FLOPs utilization of a judged plan: useful FLOPs over the 16-bit peak of all devices of
+/// the plan.
 double mfu(const Problem& problem, const ModelSummary& model, const Judged& judged);
 
 /// The lines about one plan: layout, step time with its breakdown, memory per stage.
 std::string plan_text(const Problem& problem, const ModelSummary& model, const Judged& judged);
 
 /// Everything `meshwright plan` prints of a search that found something.
-std::string search_text(const Problem& problem, const ModelSummary& model, const SearchResult& result);
+std::string search_text(const Problem& problem, const ModelSummary& model,
+                        const SearchResult& result);
 
-/// Where step time goes on average over stages and on the busiest one; memory of every distinct stage.
+/// Where step time goes on average over stages and on the busiest one; memory of every distinct
+/// stage.
 std::string time_table(const Judged& judged);
 std::string memory_table(const Problem& problem, const Judged& judged);
 

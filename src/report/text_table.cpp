@@ -21,8 +21,10 @@ std::string text_table(const std::vector<std::string>& headings,
     std::string out(static_cast<std::size_t>(indent), ' ');
     for (std::size_t i = 0; i < cells.size() && i < width.size(); ++i) {
       if (i > 0) out += "  ";
-      if (i < left.size() && left[i]) out += fmt::format("{:<{}}", cells[i], width[i]);
-      else out += fmt::format("{:>{}}", cells[i], width[i]);
+      if (i < left.size() && left[i])
+        out += fmt::format("{:<{}}", cells[i], width[i]);
+      else
+        out += fmt::format("{:>{}}", cells[i], width[i]);
     }
     while (!out.empty() && out.back() == ' ') out.pop_back();
     text += out + "\n";

@@ -67,6 +67,10 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     contents.held.push_back({&c.program, 1, 0});
     const MemoryBreakdown m = stage_memory(contents, costs->stage, problem_.training, e);
     c.fixed_memory = (m.parameters + m.gradients + m.optimizer).value;
+    c.transient += m.communication.value;
+    // Only the parameters are asked for again; a search holds thousands of these.
+    c.program.forward = {};
+    c.program.backward = {};
     costs->classes.push_back(std::move(c));
   }
   for (int segment : boundary_representative_) {

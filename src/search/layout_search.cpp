@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "search/judge.h"
 #include "search/layout_costs.h"
 #include "search/pipeline_cut.h"
 
@@ -71,7 +72,8 @@ class LayoutSearch {
         costs_(problem, facts_, pricer_),
         start_(std::chrono::steady_clock::now()),
         class_count_(static_cast<std::size_t>(shape_class_count(problem.segments)), 0) {
-    for (const Segment& s : problem.segments) ++class_count_[static_cast<std::size_t>(s.shape_class)];
+    for (const Segment& s : problem.segments)
+      ++class_count_[static_cast<std::size_t>(s.shape_class)];
   }
 
   SearchResult run();
@@ -83,6 +85,8 @@ class LayoutSearch {
   double fixed_memory(const ClassCost& c, const Degrees& d, const Stage& stage) const;
   void enumerate(int devices);
   void visit(Degrees d);
+  bool promising(Degrees d, const std::vector<StateSharding>& states,
+                 const std::vector<Recompute>& recomputes);
   void consider(const Degrees& d);
   bool out_of_time();
   void report();
@@ -95,7 +99,7 @@ class LayoutSearch {
   Pricer pricer_;
   LayoutCostTable costs_;
   std::chrono::steady_clock::time_point start_;
-  std::vector<int> class_count_;       // Segments of each class.
+  std::vector<int> class_count_;  // Segments of each class.
   std::vector<Estimate> fitting_;
   std::vector<Estimate> overflowing_;  // The closest to fitting.
   double best_ = std::numeric_limits<double>::infinity();
@@ -140,8 +144,8 @@ double state_group(const Degrees& d) {
   return d.zero_group == 0 ? static_cast<double>(d.dp) * d.cp : d.zero_group;
 }
 
-// ZeRO-1 changes nothing inside the passes: costs are shared with the unsharded layout, only the optimizer
-// state is divided.
+// ZeRO-1 changes nothing inside the passes: costs are shared with the unsharded layout, only the
+// optimizer state is divided.
 bool sharded_at_the_step(const Degrees& d, const Stage& stage) {
   return stage.state == StateSharding::kNone && d.zero == StateSharding::kZero1;
 }
@@ -150,11 +154,11 @@ double LayoutSearch::fixed_memory(const ClassCost& c, const Degrees& d, const St
   if (!sharded_at_the_step(d, stage)) return c.fixed_memory;
   double elements = 0;
   for (const ParameterShard& p : c.program.parameters) elements += p.elements;
-  return c.fixed_memory -
-         elements * problem_.training.optimizer_bytes() * (1 - 1 / state_group(d));
+  return c.fixed_memory - elements * problem_.training.optimizer_bytes() * (1 - 1 / state_group(d));
 }
 
-// What no cut can beat: compute and memory spread perfectly over the stages, one micro-batch in flight.
+// What no cut can beat: compute and memory spread perfectly over the stages, one micro-batch in
+// flight.
 Estimate LayoutSearch::bound(const Degrees& d) {
   const LayoutCosts& costs = costs_.costs(d);
   double time = 0;
@@ -173,7 +177,8 @@ Estimate LayoutSearch::bound(const Degrees& d) {
   Estimate result;
   result.degrees = d;
   result.seconds = m * time / d.pp;
-  result.overflow = memory / d.pp + transient + e.context.value - usable_memory(problem_, costs.stage).value;
+  result.overflow =
+      memory / d.pp + transient + e.context.value - usable_memory(problem_, costs.stage).value;
   return result;
 }
 
@@ -333,6 +338,30 @@ void LayoutSearch::consider(const Degrees& d) {
   }
 }
 
+// Whether a mesh shape can still matter: experts multiply the shapes, so each is first tried with
+// the least memory (smallest micro-batch, most recomputation and sharding) and the least time (no
+// recomputation).
+bool LayoutSearch::promising(Degrees d, const std::vector<StateSharding>& states,
+                             const std::vector<Recompute>& recomputes) {
+  const std::vector<std::int64_t> sizes = micro_batches(d.dp);
+  if (sizes.empty()) return false;
+  d.zero = states.back();
+  d.micro_batch = sizes.front();
+  d.recompute = recomputes.back();
+  if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d))
+    return false;
+  if (bound(d).overflow > 0 && !fitting_.empty()) return false;
+  d.recompute = recomputes.front();
+  d.zero = states.front();
+  double fastest = std::numeric_limits<double>::infinity();
+  for (std::int64_t mbs : sizes) {
+    if (mbs > 4 && mbs != sizes.front()) break;
+    d.micro_batch = mbs;
+    fastest = std::min(fastest, bound(d).seconds);
+  }
+  return fastest < kWorthPricing * 1.2 * best_;
+}
+
 // Completes degrees whose mesh shape is fixed: micro-batch, recompute, state, virtual stages, rank
 // order.
 void LayoutSearch::visit(Degrees d) {
@@ -345,6 +374,7 @@ void LayoutSearch::visit(Degrees d) {
   const auto recomputes =
       r.recompute.empty() ? std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull}
                           : r.recompute;
+  if (facts_.experts > 0 && !promising(d, states, recomputes)) return;
   const int host = static_cast<int>(problem_.cluster.device_count() /
                                     std::max<std::size_t>(problem_.cluster.hosts.size(), 1));
   for (std::int64_t mbs : micro_batches(d.dp)) {
@@ -447,7 +477,8 @@ void LayoutSearch::select(SearchResult& result) {
   std::size_t enough = 0;  // Judged plans of the kind that is wanted.
   for (Estimate& e : pool) {
     if (enough >= wanted || result.simulated >= 500 || (interrupted_ && enough >= 1)) break;
-    if (static_cast<int>(e.cuts.size()) != e.degrees.pp * e.degrees.vpp - 1) e = estimate(e.degrees);
+    if (static_cast<int>(e.cuts.size()) != e.degrees.pp * e.degrees.vpp - 1)
+      e = estimate(e.degrees);
     if (!std::isfinite(e.overflow)) continue;
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
     if (fits && e.seconds > slowest_of_interest) break;
@@ -507,35 +538,6 @@ SearchResult LayoutSearch::run() {
 
 }  // namespace
 
-Bytes usable_memory(const Problem& problem, const Stage& stage) {
-  const Cluster& cluster = problem.cluster;
-  Bytes smallest = cluster.kinds[0].memory;
-  if (!cluster.homogeneous()) {
-    AxisList all;
-    for (int a = 0; a < static_cast<int>(stage.mesh.axes.size()); ++a) all.push_back(a);
-    smallest = Bytes(std::numeric_limits<double>::infinity());
-    for (DeviceId device : stage.mesh.group(all))
-      smallest = std::min(smallest, cluster.kind(device).memory);
-  }
-  return smallest * problem.restrictions.max_memory;
-}
-
-Judged judge(const Problem& problem, Plan plan, bool keep_events) {
-  Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
-  Judged result;
-  const Program program = lower(plan, problem.graph, problem.segments);
-  result.timeline = simulate(program, plan, pricer, keep_events);
-  result.fits = true;
-  double fullest = -1;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const double used = result.timeline.memory[s].total() / usable_memory(problem, plan.stages[s]);
-    if (used > 1) result.fits = false;
-    if (used > fullest) fullest = used, result.fullest_stage = static_cast<int>(s);
-  }
-  result.plan = std::move(plan);
-  return result;
-}
-
 Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
   const SearchControl control;
   LayoutSearch search(problem, control);
@@ -550,58 +552,6 @@ Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
   }
   return judge(problem, make_plan(problem.graph, problem.segments, problem.cluster,
                                   problem.training, problem.global_batch, degrees, e.cuts));
-}
-
-std::string why_lost(const Problem& problem, const Judged& loser, const Judged& winner) {
-  if (!loser.fits) {
-    const MemoryBreakdown& m = loser.timeline.memory[static_cast<std::size_t>(loser.fullest_stage)];
-    const Bytes usable =
-        usable_memory(problem, loser.plan.stages[static_cast<std::size_t>(loser.fullest_stage)]);
-    return fmt::format("does not fit: stage {} needs {} of {}", loser.fullest_stage,
-                       format_bytes(m.total()), format_bytes(usable));
-  }
-  // The parts of the step, averaged over stages: all differences together are the difference in
-  // step time.
-  const auto parts = [](const Judged& j) {
-    std::vector<std::pair<std::string, double>> list;
-    const double stages = static_cast<double>(j.timeline.stages.size());
-    double compute = 0, bubble = 0, host = 0;
-    std::array<double, kPurposeCount> spent{};
-    for (const StageTime& s : j.timeline.stages) {
-      for (int p = 0; p < kPurposeCount; ++p) {
-        const double t = s.spent[static_cast<std::size_t>(p)].value / stages;
-        if (p <= static_cast<int>(Purpose::kBackward))
-          compute += t;
-        else
-          spent[static_cast<std::size_t>(p)] += t;
-      }
-      bubble += s.bubble.value / stages;
-      host += s.host.value / stages;
-    }
-    list.emplace_back("compute", compute);
-    list.emplace_back("pipeline bubble", bubble);
-    list.emplace_back("host overhead", host);
-    for (int p = static_cast<int>(Purpose::kRecompute); p < kPurposeCount; ++p) {
-      list.emplace_back(purpose_name(static_cast<Purpose>(p)), spent[static_cast<std::size_t>(p)]);
-    }
-    return list;
-  };
-  const auto mine = parts(loser);
-  const auto theirs = parts(winner);
-  const double difference = loser.step().value - winner.step().value;
-  std::vector<std::pair<double, std::string>> worse;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    const double extra = mine[i].second - theirs[i].second;
-    if (extra > 0.2 * std::max(difference, 1e-9)) worse.emplace_back(extra, mine[i].first);
-  }
-  std::sort(worse.rbegin(), worse.rend());
-  if (worse.empty() || difference < 1e-4 * winner.step().value) return "as fast within 0.01 %";
-  std::string text;
-  for (std::size_t i = 0; i < std::min<std::size_t>(worse.size(), 2); ++i) {
-    text += fmt::format("{}{} +{}", i == 0 ? "" : ", ", worse[i].second,
-                        format_seconds(Seconds(worse[i].first)));
-  }
-  return text;
 }
 
 SearchResult search_layouts(const Problem& problem, const SearchControl& control) {

@@ -13,13 +13,4 @@ SearchResult search_layouts(const Problem& problem, const SearchControl& control
 /// values when they break a rule.
 Judged judge_degrees(const Problem& problem, const Degrees& degrees);
 
-/// Judges a plan with shared code: lower, simulate, memory against the devices.
-Judged judge(const Problem& problem, Plan plan, bool keep_events = false);
-
-/// Device memory that a plan may use on a stage.
-Bytes usable_memory(const Problem& problem, const Stage& stage);
-
-/// One sentence: what makes `loser` slower (or not fit) compared with `winner`.
-std::string why_lost(const Problem& problem, const Judged& loser, const Judged& winner);
-
 }  // namespace meshwright
