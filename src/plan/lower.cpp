@@ -109,7 +109,7 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
 }
 
 Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments) {
-  const SegmentLowering lowering(graph, segments);
+  SegmentLowering lowering(graph, segments);
   Program program;
   program.micro_batches = plan.micro_batches;
 

@@ -20,7 +20,7 @@ class SegmentLowering {
 
   /// One segment for one micro-batch of `samples` sequences over all replicas together.
   SegmentProgram lower(int segment, const Stage& stage, const Training& training,
-                       std::int64_t samples) const;
+                       std::int64_t samples);
 
   /// Boundaries after which the same kinds of values cross have the same class. The last boundary
   /// (the end of the graph) has class -1.
@@ -28,7 +28,7 @@ class SegmentLowering {
   int boundary_class_count() const;
   /// Bytes per device of the activations that cross the boundary after `segment`, per micro-batch.
   Bytes boundary_bytes(int segment, const Stage& stage, const Training& training,
-                       std::int64_t samples) const;
+                       std::int64_t samples);
 
  private:
   struct Impl;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "plan/lower.h"
+#include "plan/micro_batch_tables.h"
 
 namespace meshwright {
 
@@ -22,7 +23,7 @@ using Consumers = std::vector<std::vector<std::pair<int, int>>>;  // per value: 
 // One operator under a stage's roles, with everything the walks below ask for.
 struct LoweredOp {
   const OpDef* def = nullptr;
-  Rule rule;
+  const Rule* rule = nullptr;
   Strategy strategy;
   std::vector<TensorType> inputs, outputs;  // Local.
   Work work;
@@ -31,9 +32,10 @@ struct LoweredOp {
 
 class Lowerer {
  public:
-  Lowerer(const Graph& graph, const Consumers& consumers, const Stage& stage,
-          const Training& training, std::int64_t samples)
+  Lowerer(const Graph& graph, const Consumers& consumers, MicroBatchTables& tables,
+          const Stage& stage, const Training& training, std::int64_t samples)
       : graph_(graph),
+        tables_(tables),
         consumers_(consumers),
         stage_(stage),
         training_(training),
@@ -44,7 +46,7 @@ class Lowerer {
 
  private:
   const LoweredOp& lowered(int op);
-  const TensorType& micro_type(ValueId id);
+  const TensorType& micro_type(ValueId id) { return tables_.type(id, samples_); }
   Sharding resting(ValueId id);
   Bytes bytes_of(ValueId id, const Sharding& sharding) {
     return local_bytes(micro_type(id), sharding, stage_.mesh);
@@ -65,12 +67,12 @@ class Lowerer {
   void recompute(const Segment& segment);
 
   const Graph& graph_;
+  MicroBatchTables& tables_;
   const Consumers& consumers_;
   const Stage& stage_;
   const Training& training_;
   const std::int64_t samples_;
   std::unordered_map<int, LoweredOp> ops_;
-  std::unordered_map<std::int32_t, TensorType> types_;
   // Forms a value has taken in the current direction besides its resting one.
   std::unordered_map<std::int32_t, std::vector<Sharding>> forms_;
   std::unordered_map<std::int32_t, std::vector<Sharding>> gradients_;
@@ -81,17 +83,6 @@ class Lowerer {
   SegmentProgram program_;
 };
 
-const TensorType& Lowerer::micro_type(ValueId id) {
-  const auto [it, fresh] = types_.try_emplace(id.value);
-  if (fresh) {
-    it->second = graph_.value(id).type;
-    for (Dim& dim : it->second.dims) {
-      if (dim.name == "batch") dim.size = samples_;
-    }
-  }
-  return it->second;
-}
-
 const LoweredOp& Lowerer::lowered(int index) {
   const auto it = ops_.find(index);
   if (it != ops_.end()) return it->second;
@@ -101,14 +92,14 @@ const LoweredOp& Lowerer::lowered(int index) {
   std::vector<TensorType> types;
   types.reserve(op.inputs.size());
   for (ValueId id : op.inputs) types.push_back(micro_type(id));
-  l.rule = rule_of(*l.def, {op.attrs, types, {}});
-  l.strategy = strategy_for(l.rule, types, stage_.roles, stage_.mesh);
+  l.rule = &tables_.rule(index, *l.def, samples_);
+  l.strategy = strategy_for(*l.rule, types, stage_.roles, stage_.mesh);
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-    l.inputs.push_back(local_type(types[k], input_sharding(l.rule, l.strategy, k), stage_.mesh));
+    l.inputs.push_back(local_type(types[k], input_sharding(*l.rule, l.strategy, k), stage_.mesh));
   }
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    l.outputs.push_back(
-        local_type(micro_type(op.outputs[k]), output_sharding(l.rule, l.strategy, k), stage_.mesh));
+    l.outputs.push_back(local_type(micro_type(op.outputs[k]),
+                                   output_sharding(*l.rule, l.strategy, k), stage_.mesh));
   }
   const OpContext context{op.attrs, l.inputs, l.outputs};
   l.work = work_of(*l.def, context);
@@ -136,14 +127,14 @@ Sharding Lowerer::resting(ValueId id) {
   const auto& uses = consumers_[id.index()];
   const auto wanted_by_first = [&] {
     const LoweredOp& user = lowered(uses[0].first);
-    return input_sharding(user.rule, user.strategy, static_cast<std::size_t>(uses[0].second));
+    return input_sharding(*user.rule, user.strategy, static_cast<std::size_t>(uses[0].second));
   };
   if (!value.producer.valid()) return uses.empty() ? Sharding{} : wanted_by_first();
   const Op& op = graph_.op(value.producer);
   const auto position = static_cast<std::size_t>(
       std::find(op.outputs.begin(), op.outputs.end(), id) - op.outputs.begin());
   const LoweredOp& producer = lowered(value.producer.value);
-  const Sharding produced = output_sharding(producer.rule, producer.strategy, position);
+  const Sharding produced = output_sharding(*producer.rule, producer.strategy, position);
   if (produced.partial == 0) return produced;
   return uses.empty() ? produced.resolved() : wanted_by_first();
 }
@@ -236,7 +227,7 @@ void Lowerer::forward_op(int index) {
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     const ValueId id = op.inputs[k];
     const Value& value = graph_.value(id);
-    const Sharding wanted = input_sharding(l.rule, l.strategy, k);
+    const Sharding wanted = input_sharding(*l.rule, l.strategy, k);
     if (value.kind == ValueKind::kActivation) {
       std::vector<Sharding>& forms = forms_[id.value];
       if (forms.empty()) forms.push_back(resting(id));
@@ -245,7 +236,7 @@ void Lowerer::forward_op(int index) {
         forms.push_back(wanted);
       }
     } else if (value.kind == ValueKind::kParameter) {
-      const std::uint32_t reduce = input_gradient_sharding(l.rule, l.strategy, k).partial;
+      const std::uint32_t reduce = input_gradient_sharding(*l.rule, l.strategy, k).partial;
       const auto& uses = consumers_[id.index()];
       const bool shared =
           uses.front().first < segment_.first_op || uses.back().first >= segment_.last_op;
@@ -262,7 +253,7 @@ void Lowerer::forward_op(int index) {
   emit_ring(program_.forward, index, 1);
   emit_compute(program_.forward, l, index, Purpose::kForward);
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    const Sharding produced = output_sharding(l.rule, l.strategy, k);
+    const Sharding produced = output_sharding(*l.rule, l.strategy, k);
     if (produced.partial != 0) {
       emit_reshard(program_.forward, micro_type(op.outputs[k]), produced, resting(op.outputs[k]),
                    index);
@@ -301,7 +292,7 @@ void Lowerer::backward_op(int index) {
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
     const ValueId id = op.outputs[k];
     return_gradient(id, index);
-    const Sharding produced = output_sharding(l.rule, l.strategy, k);
+    const Sharding produced = output_sharding(*l.rule, l.strategy, k);
     // The gradient of every part of a sum is the gradient of the whole.
     if (produced.partial != 0) {
       emit_reshard(program_.backward, micro_type(id), resting(id), produced.resolved(), index);
@@ -313,7 +304,7 @@ void Lowerer::backward_op(int index) {
     const auto i = static_cast<std::size_t>(k);
     const ValueId id = op.inputs[i];
     if (graph_.value(id).kind != ValueKind::kActivation) continue;
-    const Sharding wanted = input_sharding(l.rule, l.strategy, i);
+    const Sharding wanted = input_sharding(*l.rule, l.strategy, i);
     const Sharding kept = resting(id);
     if (bytes_of(id, kept) >= bytes_of(id, wanted)) continue;
     std::vector<Sharding>& forms = forms_[id.value];
@@ -331,7 +322,7 @@ void Lowerer::backward_op(int index) {
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     const Value& value = graph_.value(op.inputs[k]);
     if (value.kind != ValueKind::kActivation || !is_floating(value.type.dtype)) continue;
-    Sharding gradient = input_gradient_sharding(l.rule, l.strategy, k);
+    Sharding gradient = input_gradient_sharding(*l.rule, l.strategy, k);
     if (l.strategy.ring)
       gradient.partial = 0;  // The ring brings whole gradients back to their owners.
     std::vector<Sharding>& sums = gradients_[op.inputs[k].value];
@@ -432,6 +423,7 @@ SegmentProgram Lowerer::run(const Segment& segment) {
 struct SegmentLowering::Impl {
   const Graph& graph;
   const std::vector<Segment>& segments;
+  MicroBatchTables tables;
   Consumers consumers;
   std::vector<std::vector<ValueId>> crossing;  // per segment: activations alive after it
   std::vector<int> boundary_class;
@@ -439,7 +431,7 @@ struct SegmentLowering::Impl {
 };
 
 SegmentLowering::SegmentLowering(const Graph& graph, const std::vector<Segment>& segments)
-    : impl_(new Impl{graph, segments, {}, {}, {}, 0}) {
+    : impl_(new Impl{graph, segments, MicroBatchTables(graph), {}, {}, {}, 0}) {
   std::vector<int> segment_of_op(graph.ops.size());
   for (std::size_t i = 0; i < segments.size(); ++i) {
     for (int op = segments[i].first_op; op < segments[i].last_op; ++op) {
@@ -482,8 +474,8 @@ SegmentLowering::SegmentLowering(const Graph& graph, const std::vector<Segment>&
 SegmentLowering::~SegmentLowering() = default;
 
 SegmentProgram SegmentLowering::lower(int segment, const Stage& stage, const Training& training,
-                                      std::int64_t samples) const {
-  return Lowerer(impl_->graph, impl_->consumers, stage, training, samples)
+                                      std::int64_t samples) {
+  return Lowerer(impl_->graph, impl_->consumers, impl_->tables, stage, training, samples)
       .run(impl_->segments[static_cast<std::size_t>(segment)]);
 }
 
@@ -493,8 +485,8 @@ int SegmentLowering::boundary_class(int segment) const {
 int SegmentLowering::boundary_class_count() const { return impl_->boundary_classes; }
 
 Bytes SegmentLowering::boundary_bytes(int segment, const Stage& stage, const Training& training,
-                                      std::int64_t samples) const {
-  Lowerer lowerer(impl_->graph, impl_->consumers, stage, training, samples);
+                                      std::int64_t samples) {
+  Lowerer lowerer(impl_->graph, impl_->consumers, impl_->tables, stage, training, samples);
   Bytes total;
   for (ValueId id : impl_->crossing[static_cast<std::size_t>(segment)]) {
     total += lowerer.resting_bytes(id);

@@ -42,7 +42,7 @@ Lowered lower_layer(const TestModelSizes& sizes, const Degrees& degrees) {
   const ModelFacts facts = model_facts(result.graph, segments);
   EXPECT_THAT(check_degrees(facts, degrees.devices(), sizes.batch, degrees), IsEmpty());
   result.stage = make_stage(degrees, facts.all_kv_heads, 0);
-  const SegmentLowering lowering(result.graph, segments);
+  SegmentLowering lowering(result.graph, segments);
   result.layer = lowering.lower(2, result.stage, {}, degrees.micro_batch * degrees.dp);
   return result;
 }

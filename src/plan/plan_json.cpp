@@ -41,7 +41,9 @@ class Node {
     }
     return value;
   }
-  int small(std::int64_t low, std::int64_t high) const { return static_cast<int>(integer(low, high)); }
+  int small(std::int64_t low, std::int64_t high) const {
+    return static_cast<int>(integer(low, high));
+  }
   std::string text() const {
     if (!json_.is_string()) throw Error("must be a string", place_);
     return json_.get<std::string>();
@@ -87,7 +89,7 @@ AxisList read_axes(const Node& node, const Mesh& mesh) {
 
 struct RoleField {
   const char* key;
-  AxisList Roles::*field;
+  AxisList Roles::* field;
 };
 constexpr RoleField kRoleFields[] = {
     {"data", &Roles::data},
@@ -101,11 +103,13 @@ constexpr RoleField kRoleFields[] = {
 
 struct DegreeField {
   const char* key;
-  int Degrees::*field;
+  int Degrees::* field;
 };
 constexpr DegreeField kDegreeFields[] = {
-    {"pp", &Degrees::pp}, {"vpp", &Degrees::vpp}, {"dp", &Degrees::dp},   {"cp", &Degrees::cp},
-    {"tp", &Degrees::tp}, {"ep", &Degrees::ep},   {"etp", &Degrees::etp}, {"zero_group", &Degrees::zero_group},
+    {"pp", &Degrees::pp},   {"vpp", &Degrees::vpp},
+    {"dp", &Degrees::dp},   {"cp", &Degrees::cp},
+    {"tp", &Degrees::tp},   {"ep", &Degrees::ep},
+    {"etp", &Degrees::etp}, {"zero_group", &Degrees::zero_group},
 };
 
 Json stage_to_json(const Stage& stage) {
@@ -115,7 +119,8 @@ Json stage_to_json(const Stage& stage) {
   }
   Json roles = Json::object();
   for (const RoleField& f : kRoleFields) {
-    if (!(stage.roles.*f.field).empty()) roles[f.key] = axis_names(stage.roles.*f.field, stage.mesh);
+    if (!(stage.roles.*f.field).empty())
+      roles[f.key] = axis_names(stage.roles.*f.field, stage.mesh);
   }
   roles["sequence_parallel"] = stage.roles.sequence_parallel;
   return {{"first_device", stage.mesh.first_device},
@@ -131,8 +136,10 @@ Stage stage_from_json(const Node& node) {
   Stage stage;
   stage.mesh.first_device = node.at("first_device").small(0, 1 << 30);
   for (const Node& axis : node.at("axes").list(AxisList::kCapacity)) {
-    MeshAxis a{axis.at("name").text(), axis.at("size").small(1, 1 << 24), axis.at("stride").small(1, 1 << 24)};
-    if (stage.mesh.axis(a.name) >= 0) throw Error(fmt::format("axis '{}' twice", a.name), axis.place());
+    MeshAxis a{axis.at("name").text(), axis.at("size").small(1, 1 << 24),
+               axis.at("stride").small(1, 1 << 24)};
+    if (stage.mesh.axis(a.name) >= 0)
+      throw Error(fmt::format("axis '{}' twice", a.name), axis.place());
     stage.mesh.axes.push_back(std::move(a));
   }
   double devices = 1;
@@ -142,7 +149,8 @@ Stage stage_from_json(const Node& node) {
   for (const RoleField& f : kRoleFields) {
     if (roles.has(f.key)) stage.roles.*f.field = read_axes(roles.at(f.key), stage.mesh);
   }
-  stage.roles.sequence_parallel = roles.has("sequence_parallel") && roles.at("sequence_parallel").flag();
+  stage.roles.sequence_parallel =
+      roles.has("sequence_parallel") && roles.at("sequence_parallel").flag();
   stage.recompute = node.at("recompute").parsed(parse_recompute);
   stage.state = node.at("state_sharding").parsed(parse_state_sharding);
   stage.state_axes = read_axes(node.at("state_axes"), stage.mesh);
@@ -182,9 +190,11 @@ Json plan_to_json(const Plan& plan, const std::vector<Segment>& segments) {
           {"chunks", chunks}};
 }
 
-Plan plan_from_json(const Json& json, const std::vector<Segment>& segments, std::string_view source) {
+Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
+                    std::string_view source) {
   const Node root(json, fmt::format("{}: ", source));
-  if (root.at("format").text() != "meshwright-plan") throw Error("not a meshwright plan", std::string(source));
+  if (root.at("format").text() != "meshwright-plan")
+    throw Error("not a meshwright plan", std::string(source));
   root.at("version").integer(kFormatVersion, kFormatVersion);
   Plan plan;
   const Node training = root.at("training");
@@ -194,19 +204,21 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments, std:
   plan.global_batch = root.at("global_batch").integer(1, kMaxDimSize);
   plan.micro_batches = root.at("micro_batches").integer(1, 1 << 24);
   if (plan.global_batch % plan.micro_batches != 0) {
-    throw Error(fmt::format("{} micro-batches do not divide the global batch {}", plan.micro_batches,
-                            plan.global_batch),
+    throw Error(fmt::format("{} micro-batches do not divide the global batch {}",
+                            plan.micro_batches, plan.global_batch),
                 root.at("micro_batches").place());
   }
   plan.schedule = root.at("schedule").text();
   const Node degrees = root.at("degrees");
-  for (const DegreeField& f : kDegreeFields) plan.degrees.*f.field = degrees.at(f.key).small(0, 1 << 24);
+  for (const DegreeField& f : kDegreeFields)
+    plan.degrees.*f.field = degrees.at(f.key).small(0, 1 << 24);
   plan.degrees.sp = degrees.at("sp").flag();
   plan.degrees.micro_batch = degrees.at("micro_batch").integer(1, kMaxDimSize);
   plan.degrees.zero = degrees.at("zero").parsed(parse_state_sharding);
   plan.degrees.recompute = degrees.at("recompute").parsed(parse_recompute);
   plan.degrees.pp_inside_dp = degrees.at("pp_inside_dp").flag();
-  for (const Node& stage : root.at("stages").list(kMaxStages)) plan.stages.push_back(stage_from_json(stage));
+  for (const Node& stage : root.at("stages").list(kMaxStages))
+    plan.stages.push_back(stage_from_json(stage));
   const auto segment_named = [&](const Node& node) {
     const std::string name = node.text();
     for (std::size_t i = 0; i < segments.size(); ++i) {

@@ -17,7 +17,13 @@ struct Made {
   Made() {
     cluster.device_kind.assign(16, 0);
     plan = make_plan(graph, segments, cluster, {}, 16,
-                     {.pp = 2, .dp = 4, .tp = 2, .sp = true, .ep = 4, .micro_batch = 2, .zero = StateSharding::kZero1},
+                     {.pp = 2,
+                      .dp = 4,
+                      .tp = 2,
+                      .sp = true,
+                      .ep = 4,
+                      .micro_batch = 2,
+                      .zero = StateSharding::kZero1},
                      {3});
   }
 };
@@ -48,7 +54,8 @@ TEST(PlanJson, ErrorsNameThePlace) {
               HasSubstr("p.json: /stages/1/axes/0/size: must be between 1"));
   EXPECT_THAT(error([](Json& j) { j["chunks"][0]["last"] = "layers.99"; }),
               HasSubstr("/chunks/0/last: the model has no segment 'layers.99'"));
-  EXPECT_THAT(error([](Json& j) { j["stages"][0]["roles"]["data"] = {"xp"}; }), HasSubstr("no axis is named 'xp'"));
+  EXPECT_THAT(error([](Json& j) { j["stages"][0]["roles"]["data"] = {"xp"}; }),
+              HasSubstr("no axis is named 'xp'"));
   EXPECT_THAT(error([](Json& j) { j["version"] = 2; }), HasSubstr("/version"));
   EXPECT_THAT(error([](Json& j) { j.erase("chunks"); }), HasSubstr("key 'chunks' is missing"));
   EXPECT_THAT(error([](Json& j) { j["micro_batches"] = 3; }), HasSubstr("do not divide"));

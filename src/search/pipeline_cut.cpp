@@ -1,6 +1,7 @@
 #include "search/pipeline_cut.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace meshwright {
 namespace {
@@ -11,8 +12,18 @@ class Cutter {
       : in_(instance),
         n_(static_cast<int>(instance.time.size())),
         k_(static_cast<int>(instance.flight.size())) {
+    for (std::size_t c = 1; c < instance.flight.size(); ++c) {
+      uneven_capacity_ |= instance.flight[c] < instance.flight[c - 1] ||
+                          instance.capacity[c] > instance.capacity[c - 1];
+    }
+    last_end_.push_back(-1);
     for (int i = 1; i <= n_; ++i) {
-      if (i == n_ || instance.may_end[static_cast<std::size_t>(i) - 1] != 0) ends_.push_back(i);
+      const auto s = static_cast<std::size_t>(i) - 1;
+      if (i == n_ || instance.may_end[s] != 0) ends_.push_back(i);
+      last_end_.push_back(ends_.empty() ? -1 : ends_.back());
+      time_.push_back(time_[s] + instance.time[s]);
+      fixed_.push_back(fixed_[s] + instance.fixed_memory[s]);
+      saved_.push_back(saved_[s] + instance.saved[s]);
     }
   }
 
@@ -22,53 +33,74 @@ class Cutter {
   // shortest legal chunk does not fit. Leaves an end for every chunk that follows.
   int furthest(int chunk, int begin, double limit) const {
     const auto c = static_cast<std::size_t>(chunk);
-    const int last = ends_[ends_.size() - static_cast<std::size_t>(k_ - chunk)];
-    double time = 0;
-    double memory = 0;
-    int end = begin;
-    for (int i = begin; i < last; ++i) {
-      const auto s = static_cast<std::size_t>(i);
-      time += in_.time[s];
-      memory += in_.fixed_memory[s] + in_.saved[s] * in_.flight[c];
-      if (time > limit || memory > in_.capacity[c]) break;
-      if (in_.may_end[s] != 0 || i + 1 == n_) end = i + 1;
+    const auto b = static_cast<std::size_t>(begin);
+    int low = begin;  // Fits (nothing does).
+    int high = ends_[ends_.size() - static_cast<std::size_t>(k_ - chunk)] + 1;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      const auto m = static_cast<std::size_t>(middle);
+      const bool fits =
+          time_[m] - time_[b] <= limit &&
+          fixed_[m] - fixed_[b] + in_.flight[c] * (saved_[m] - saved_[b]) <= in_.capacity[c];
+      (fits ? low : high) = middle;
     }
-    return end;
+    return std::max(begin, last_end_[static_cast<std::size_t>(low)]);
   }
 
-  bool feasible(double limit, std::vector<int>* ends) const {
-    int begin = 0;
-    for (int c = 0; c < k_; ++c) {
+  // Whether chunks `chunk`.. can cover the segments from `begin` on, greedily: enough when it
+  // succeeds.
+  bool greedy(int chunk, int begin, double limit) const {
+    for (int c = chunk; c < k_; ++c) {
       const int end = furthest(c, begin, limit);
       if (end == begin) return false;
-      if (ends != nullptr) ends->push_back(end);
       begin = end;
     }
     return begin == n_;
   }
 
+  // coverable[c][i]: chunks c.. can cover the segments from i on. Greedy steps are not enough,
+  // since being ahead may leave a large segment to a chunk of small capacity.
+  std::vector<std::vector<char>> coverable(double limit) const {
+    std::vector<std::vector<char>> table(static_cast<std::size_t>(k_) + 1,
+                                         std::vector<char>(static_cast<std::size_t>(n_) + 1, 0));
+    table.back().back() = 1;
+    for (int c = k_; c-- > 0;) {
+      const std::vector<char>& next = table[static_cast<std::size_t>(c) + 1];
+      std::vector<char>& here = table[static_cast<std::size_t>(c)];
+      // Nearest end from here on after which the rest can be covered.
+      std::vector<int> nearest(static_cast<std::size_t>(n_) + 2, n_ + 1);
+      for (int end = n_; end > c; --end) {
+        const auto e = static_cast<std::size_t>(end);
+        nearest[e] = next[e] != 0 && last_end_[e] == end ? end : nearest[e + 1];
+      }
+      for (int begin = c; begin < n_; ++begin) {
+        const auto i = static_cast<std::size_t>(begin);
+        here[i] = static_cast<char>(nearest[i + 1] <= furthest(c, begin, limit));
+      }
+    }
+    return table;
+  }
+
+  bool feasible(double limit) const {
+    return greedy(0, 0, limit) || (uneven_capacity_ && coverable(limit)[0][0] != 0);
+  }
+
   // The same maximum, with chunks as even as possible: every chunk aims at its share of what is
   // left, as long as the rest can still be cut.
   std::vector<int> even(double limit) const {
-    std::vector<double> left(static_cast<std::size_t>(n_) + 1, 0);
-    for (int i = n_; i-- > 0;) {
-      left[static_cast<std::size_t>(i)] =
-          left[static_cast<std::size_t>(i) + 1] + in_.time[static_cast<std::size_t>(i)];
-    }
+    const std::vector<std::vector<char>> rest = coverable(limit);
     std::vector<int> first;
     int begin = 0;
     for (int c = 0; c + 1 < k_; ++c) {
       const int furthest_end = furthest(c, begin, limit);
-      const double target = left[static_cast<std::size_t>(begin)] / (k_ - c);
+      const double target = (time_.back() - time_[static_cast<std::size_t>(begin)]) / (k_ - c);
       int best = furthest_end;
       double best_miss = -1;
       for (int end = begin + 1; end <= furthest_end; ++end) {
-        if (in_.may_end[static_cast<std::size_t>(end) - 1] == 0) continue;
-        const double time =
-            left[static_cast<std::size_t>(begin)] - left[static_cast<std::size_t>(end)];
-        const double miss = std::abs(time - target);
+        const auto e = static_cast<std::size_t>(end);
+        if (in_.may_end[e - 1] == 0 || rest[static_cast<std::size_t>(c) + 1][e] == 0) continue;
+        const double miss = std::abs(time_[e] - time_[static_cast<std::size_t>(begin)] - target);
         if (best_miss >= 0 && miss >= best_miss) continue;
-        if (!rest_feasible(c + 1, end, limit)) continue;
         best = end;
         best_miss = miss;
       }
@@ -79,19 +111,14 @@ class Cutter {
   }
 
  private:
-  bool rest_feasible(int chunk, int begin, double limit) const {
-    for (int c = chunk; c < k_; ++c) {
-      const int end = furthest(c, begin, limit);
-      if (end == begin) return false;
-      begin = end;
-    }
-    return begin == n_;
-  }
-
   const CutInstance& in_;
   const int n_;
   const int k_;
-  std::vector<int> ends_;  // Where a chunk may end, ascending; n is the last.
+  // Greedy cuts are exact when no chunk can hold what an earlier one cannot.
+  bool uneven_capacity_ = false;
+  std::vector<double> time_ = {0}, fixed_ = {0}, saved_ = {0};  // Prefix sums.
+  std::vector<int> last_end_;  // Last legal end at or before a position, -1 for none.
+  std::vector<int> ends_;      // Where a chunk may end, ascending; n is the last.
 };
 
 }  // namespace
@@ -106,11 +133,11 @@ Cut cut_chain(const CutInstance& instance) {
   double largest = 0;
   for (double t : instance.time) total += t, largest = std::max(largest, t);
   double high = total * (1 + 1e-9);
-  if (!cutter.feasible(high, nullptr)) return result;
+  if (!cutter.feasible(high)) return result;
   double low = std::max(largest, total / static_cast<double>(instance.flight.size())) * (1 - 1e-9);
   for (int i = 0; i < 40 && high - low > 1e-7 * total; ++i) {
     const double middle = (low + high) / 2;
-    (cutter.feasible(middle, nullptr) ? high : low) = middle;
+    (cutter.feasible(middle) ? high : low) = middle;
   }
   result.feasible = true;
   result.first = cutter.even(high);

@@ -15,10 +15,8 @@ struct CutInstance {
 };
 
 /// Cuts so that the slowest chunk is as fast as possible while every chunk fits, then as evenly as
-/// that allows. Returns the first segment of every chunk but the first; empty when nothing fits (or
-/// for one chunk that fits: check `feasible`). Exact for the maximum: parametric search, every
-/// probe greedy (a longer prefix never hurts, since time and memory only grow). O(n log(n /
-/// precision)).
+/// that allows. Exact for the maximum: parametric search; a probe is greedy and, where later chunks
+/// can hold more than earlier ones, a reachability table. O(n k log n log(1/precision)).
 struct Cut {
   bool feasible = false;
   double slowest = 0;      ///< Time of the slowest chunk.

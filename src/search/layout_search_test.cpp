@@ -1,0 +1,149 @@
+#include "search/layout_search.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "models/test_models.h"
+#include "search/judge.h"
+
+namespace meshwright {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  Graph graph;
+  std::vector<Segment> segments;
+  Cluster cluster;
+  Problem problem() const { return {graph, segments, cluster, {}, batch}; }
+  std::int64_t batch;
+
+  Case(const TestModelSizes& sizes, const char* cluster_text)
+      : graph(test_model(sizes)),
+        segments(find_segments(graph)),
+        cluster(read_cluster(cluster_text)),
+        batch(sizes.batch) {}
+};
+
+// Large enough that splitting pays, small enough to judge every layout.
+constexpr TestModelSizes kMedium{.batch = 16,
+                                 .seq = 2048,
+                                 .hidden = 1024,
+                                 .heads = 8,
+                                 .kv_heads = 4,
+                                 .head_dim = 128,
+                                 .ffn = 4096,
+                                 .vocab = 32000,
+                                 .layers = 6};
+
+// The search against the judge on every legal combination of a small space (cuts as the search
+// makes them).
+TEST(LayoutSearch, FindsTheBestOfAllJudgedLayouts) {
+  const Case c(kMedium, "a100-80:1x4");
+  const Problem problem = c.problem();
+  double best = std::numeric_limits<double>::infinity();
+  const ModelFacts facts = model_facts(c.graph, c.segments);
+  for (int pp : {1, 2, 4}) {
+    for (int tp : {1, 2, 4}) {
+      for (int cp : {1, 2, 4}) {
+        if (pp * tp * cp > 4) continue;
+        for (std::int64_t mbs : {1, 2, 4, 8, 16}) {
+          for (int vpp : {1, 2, 3}) {
+            for (const StateSharding zero :
+                 {StateSharding::kNone, StateSharding::kZero1, StateSharding::kZero3}) {
+              for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+                const Degrees d{.pp = pp,
+                                .vpp = vpp,
+                                .dp = 4 / (pp * tp * cp),
+                                .cp = cp,
+                                .tp = tp,
+                                .sp = tp > 1,
+                                .micro_batch = mbs,
+                                .zero = zero,
+                                .recompute = recompute};
+                if (!degrees_legal(facts, 4, c.batch, d)) continue;
+                const Judged j = judge_degrees(problem, d);
+                if (j.fits) best = std::min(best, j.step().value);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  const SearchResult result = search_layouts(problem, {});
+  ASSERT_EQ(result.status, SearchStatus::kFound);
+  // Estimates only choose what is simulated; within 1 % of the exhaustive best.
+  EXPECT_LE(result.ranking[0].step().value, best * 1.01);
+  for (const Judged& j : result.ranking) EXPECT_TRUE(j.fits);
+}
+
+TEST(LayoutSearch, SameResultOnEveryRun) {
+  const Case c(kMedium, "dgx-a100:2");
+  const SearchResult a = search_layouts(c.problem(), {});
+  const SearchResult b = search_layouts(c.problem(), {});
+  ASSERT_EQ(a.ranking.size(), b.ranking.size());
+  for (std::size_t i = 0; i < a.ranking.size(); ++i) {
+    EXPECT_EQ(to_string(a.ranking[i].plan.degrees), to_string(b.ranking[i].plan.degrees));
+    EXPECT_EQ(a.ranking[i].step().value, b.ranking[i].step().value);
+  }
+}
+
+TEST(LayoutSearch, ObeysRestrictions) {
+  const Case c(kMedium, "dgx-a100:2");
+  Problem problem = c.problem();
+  problem.restrictions.tp = {2, 4};
+  problem.restrictions.pp = {2, 2};
+  problem.restrictions.recompute = {Recompute::kFull};
+  problem.restrictions.state = {StateSharding::kZero2};
+  const SearchResult result = search_layouts(problem, {});
+  ASSERT_FALSE(result.ranking.empty());
+  for (const Judged& j : result.ranking) {
+    EXPECT_EQ(j.plan.degrees.pp, 2);
+    EXPECT_THAT(j.plan.degrees.tp, testing::AllOf(testing::Ge(2), testing::Le(4)));
+    EXPECT_EQ(j.plan.degrees.recompute, Recompute::kFull);
+  }
+}
+
+TEST(LayoutSearch, MemoryDecides) {
+  const Case c(kMedium, "a100-80:1x4");
+  Problem problem = c.problem();
+  problem.restrictions.max_memory = 0.02;
+  const SearchResult result = search_layouts(problem, {});
+  EXPECT_EQ(result.status, SearchStatus::kNothingFits);
+  ASSERT_FALSE(result.ranking.empty());
+  EXPECT_FALSE(result.ranking[0].fits);
+}
+
+TEST(LayoutSearch, StopsWhenAskedTo) {
+  const Case c(kMedium, "dgx-a100:4");
+  const std::atomic<bool> stop{true};
+  SearchControl control;
+  control.stop = &stop;
+  const SearchResult result = search_layouts(c.problem(), control);
+  EXPECT_THAT(result.status, testing::AnyOf(SearchStatus::kInterrupted, SearchStatus::kNothingLegal,
+                                            SearchStatus::kNothingFits));
+}
+
+TEST(LayoutSearch, OddDeviceCountsLeaveDevicesIdle) {
+  TestModelSizes sizes = kMedium;
+  const Case c(sizes, "a100-80:1x7");
+  const SearchResult result = search_layouts(c.problem(), {});
+  ASSERT_FALSE(result.ranking.empty());
+  EXPECT_LE(result.ranking[0].plan.degrees.devices(), 7);
+}
+
+TEST(Judge, IllegalDegreesNameTheLegalOnes) {
+  const Case c(kMedium, "dgx-a100:1");
+  try {
+    judge_degrees(c.problem(), {.dp = 1, .tp = 3});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("heads = 8: legal tp are 1, 2, 4, 8"));
+  }
+}
+
+}  // namespace
+}  // namespace meshwright
