@@ -33,7 +33,8 @@ double tokens_per_step(const Graph& graph) {
   };
   double tokens = 0;
   for (const Op& op : graph.ops) {
-    if (op.kind == "cross_entropy") tokens = std::max(tokens, tokens_of(graph.value(op.outputs[0]).type));
+    if (op.kind == "cross_entropy")
+      tokens = std::max(tokens, tokens_of(graph.value(op.outputs[0]).type));
   }
   if (tokens > 0) return tokens;
   for (const Value& value : graph.values) {
