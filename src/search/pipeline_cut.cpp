@@ -38,11 +38,7 @@ class Cutter {
     int high = ends_[ends_.size() - static_cast<std::size_t>(k_ - chunk)] + 1;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      const auto m = static_cast<std::size_t>(middle);
-      const bool fits =
-          time_[m] - time_[b] <= limit &&
-          fixed_[m] - fixed_[b] + in_.flight[c] * (saved_[m] - saved_[b]) <= in_.capacity[c];
-      (fits ? low : high) = middle;
+      (fits(c, b, static_cast<std::size_t>(middle), limit) ? low : high) = middle;
     }
     return std::max(begin, last_end_[static_cast<std::size_t>(low)]);
   }
@@ -73,16 +69,22 @@ class Cutter {
         const auto e = static_cast<std::size_t>(end);
         nearest[e] = next[e] != 0 && last_end_[e] == end ? end : nearest[e + 1];
       }
+      // The end that fits only moves forward as the beginning does.
+      const auto k = static_cast<std::size_t>(c);
+      int end = c;
       for (int begin = c; begin < n_; ++begin) {
         const auto i = static_cast<std::size_t>(begin);
-        here[i] = static_cast<char>(nearest[i + 1] <= furthest(c, begin, limit));
+        end = std::max(end, begin);
+        while (end < n_ && fits(k, i, static_cast<std::size_t>(end) + 1, limit)) ++end;
+        here[i] = static_cast<char>(nearest[i + 1] <= end);
       }
     }
     return table;
   }
 
   bool feasible(double limit) const {
-    return greedy(0, 0, limit) || (uneven_capacity_ && coverable(limit)[0][0] != 0);
+    if (greedy(0, 0, limit)) return true;
+    return uneven_capacity_ && enough_time(limit) && coverable(limit)[0][0] != 0;
   }
 
   // The same maximum, with chunks as even as possible: every chunk aims at its share of what is
@@ -111,6 +113,25 @@ class Cutter {
   }
 
  private:
+  bool fits(std::size_t chunk, std::size_t begin, std::size_t end, double limit) const {
+    return time_[end] - time_[begin] <= limit &&
+           fixed_[end] - fixed_[begin] + in_.flight[chunk] * (saved_[end] - saved_[begin]) <=
+               in_.capacity[chunk];
+  }
+
+  // Whether k chunks suffice when memory does not count.
+  bool enough_time(double limit) const {
+    int begin = 0;
+    for (int c = 0; c < k_ && begin < n_; ++c) {
+      const auto next = std::upper_bound(time_.begin() + begin, time_.end(),
+                                         time_[static_cast<std::size_t>(begin)] + limit);
+      const int end = last_end_[static_cast<std::size_t>(next - time_.begin() - 1)];
+      if (end <= begin) return false;
+      begin = end;
+    }
+    return begin == n_;
+  }
+
   const CutInstance& in_;
   const int n_;
   const int k_;
@@ -135,7 +156,7 @@ Cut cut_chain(const CutInstance& instance) {
   double high = total * (1 + 1e-9);
   if (!cutter.feasible(high)) return result;
   double low = std::max(largest, total / static_cast<double>(instance.flight.size())) * (1 - 1e-9);
-  for (int i = 0; i < 40 && high - low > 1e-7 * total; ++i) {
+  for (int i = 0; i < 40 && high - low > 1e-6 * total; ++i) {
     const double middle = (low + high) / 2;
     (cutter.feasible(middle) ? high : low) = middle;
   }
