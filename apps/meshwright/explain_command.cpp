@@ -34,6 +34,11 @@ int run(const ExplainOptions& o) {
     print(fmt::format("\nwhy not {}?\n", text));
     const auto violations =
         check_degrees(facts, problem.cluster.device_count(), problem.global_batch, degrees);
+    const int used = degrees.devices();
+    if (used < file.plan.degrees.devices()) {
+      print(fmt::format("  it would use {} of the plan's {} devices\n", used,
+                        file.plan.degrees.devices()));
+    }
     if (!violations.empty()) {
       for (const Violation& v : violations) {
         print(fmt::format("  illegal (rule {}): {}{}\n", v.rule, v.message,

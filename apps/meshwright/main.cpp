@@ -1,8 +1,11 @@
 // The command line: one subcommand per file, listed in kCommands.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cli.h"
@@ -26,6 +29,16 @@ constexpr const char* kFooter = R"(Examples:
   meshwright explain plan.json --why-not tp=4,pp=4
 Every command has --help with examples of its own.)";
 
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  throw Error(fmt::format("unknown command '{}'", argv[1]), {}, "commands: " + known);
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "meshwright");
   app.footer(kFooter);
@@ -33,6 +46,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Action action;
   for (AddCommand add : kCommands) add(app, action);
+  refuse_unknown_command(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -196,11 +197,8 @@ Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, i
     }
   }
   const std::int64_t rest = std::int64_t{d.pp} * d.tp * d.cp;
-  if (!dp_given && devices % rest == 0) d.dp = static_cast<int>(devices / rest);
-  if (!dp_given && devices % rest != 0) {
-    throw Error(fmt::format("pp*tp*cp = {} does not divide the {} devices", rest, devices),
-                "degrees");
-  }
+  // When the rest does not divide the devices, dp is what fits; the rules then say what is wrong.
+  if (!dp_given) d.dp = static_cast<int>(std::max<std::int64_t>(devices / rest, 1));
   if (d.pp == 1) d.vpp = 1;
   if (!sp_given) d.sp = d.tp > 1;
   if (experts == 0) d.ep = d.etp = 1;

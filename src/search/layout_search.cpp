@@ -490,13 +490,13 @@ void LayoutSearch::select(SearchResult& result) {
     ++result.simulated;
     enough += !fits || judged.back().fits;
   }
+  const auto most_memory = [](const Judged& j) {
+    double most = 0;
+    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
+    return most;
+  };
   const auto key = [&](const Judged& j) {
-    if (problem_.objective == Objective::kMemory) {
-      double most = 0;
-      for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
-      return most;
-    }
-    return j.step().value;
+    return !j.fits || problem_.objective == Objective::kMemory ? most_memory(j) : j.step().value;
   };
   std::stable_sort(judged.begin(), judged.end(), [&](const Judged& a, const Judged& b) {
     if (a.fits != b.fits) return a.fits;
