@@ -104,6 +104,7 @@ Cluster with_hosts(const Cluster& cluster, int hosts) {
     std::vector<int> moved(cluster.domains.size(), host_domain);
     for (int i : subtree) {
       Domain d = cluster.domains[static_cast<std::size_t>(i)];
+      d.name = fmt::format("{}.{}", d.name, h);
       const bool top = std::find(subtree.begin(), subtree.end(), d.parent) == subtree.end();
       d.parent = top ? host_domain : moved[static_cast<std::size_t>(d.parent)];
       d.first_device += h * per_host;
