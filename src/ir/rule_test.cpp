@@ -72,5 +72,32 @@ TEST(Rule, HugeProductsAreRefused) {
   EXPECT_THAT(error("a, b, c -> (a b)"), HasSubstr("result dimension 'tokens' is too large"));
 }
 
+TEST(Rule, PrimedDimensionsAreTiedButHaveTheirOwnSize) {
+  const int ranks[] = {3, 2};
+  Rule rule = parse_rule("e^ b s', b s -> b s", ranks);
+  EXPECT_EQ(to_string(rule), "e^ b s', b s -> b s");
+  EXPECT_TRUE(rule.inputs[0].dims[2].scaled);
+  const TensorType y{DType::kBf16, {{"experts", 4}, {"batch", 2}, {"seq", 3}}};
+  const TensorType probs{DType::kF32, {{"batch", 2}, {"seq", 12}}};
+  const std::vector<TensorType> inputs = {y, probs};
+  bind_rule(rule, inputs);
+  EXPECT_EQ(to_string(infer_from_rule(rule, inputs)[0]), "bf16[batch=2, seq=12]");
+  Rule lonely = parse_rule("a b' -> a b", std::vector<int>{2});
+  EXPECT_THROW(bind_rule(lonely, std::vector<TensorType>{probs}), Error);
+}
+
+// Splits of "heads=64/16" fall on every other head of 8; splitting off the head dim leaves a unit
+// of two heads, and merging gives the flat unit back.
+TEST(Rule, UnitsFollowThroughGroups) {
+  const TensorType flat{DType::kBf16, {{"heads", 64, 16}}};
+  Rule split = parse_rule("(h d) -> h d", std::vector<int>{1});
+  bind_rule(split, std::vector{flat}, std::vector<FactorSize>{{"d", 8}});
+  const auto parts = infer_from_rule(split, std::vector{flat});
+  EXPECT_EQ(to_string(parts[0]), "bf16[heads=8/2, d=8]");
+  Rule merge = parse_rule("h d -> (h d)", std::vector<int>{2});
+  bind_rule(merge, parts);
+  EXPECT_EQ(infer_from_rule(merge, parts)[0], flat);
+}
+
 }  // namespace
 }  // namespace meshwright
