@@ -121,6 +121,10 @@ int run(const PlanOptions& o) {
         "\n{} legal layouts, {} fit and priced in full, {} simulated in {:.2f} s{}\n", result.legal,
         result.fitting, result.simulated, result.elapsed_seconds,
         result.status == SearchStatus::kInterrupted ? " (stopped early: best so far)" : ""));
+    if (result.lower_bound.value > 0) {
+      print(fmt::format("no layout of this space can take less than {} by this cost model\n",
+                        format_seconds(result.lower_bound)));
+    }
   }
   if (!o.output.empty()) {
     write_file(o.output, plan_file_to_json(loaded, result.ranking[0]).dump(2) + "\n", o.force);

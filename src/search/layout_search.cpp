@@ -37,6 +37,9 @@ struct Estimate {
 // Layouts that cannot come within this factor of the best are not priced in full.
 constexpr double kWorthPricing = 1.25;
 
+// The best few layouts are tried in both orders of ranks.
+constexpr std::size_t kOrdersTried = 8;
+
 // Micro-batches in flight on chunk `position` of stage s, as the schedules' order has them.
 std::vector<double> chunk_flight(int pp, int vpp, std::int64_t micro_batches) {
   std::vector<double> flight(static_cast<std::size_t>(pp * vpp));
@@ -104,6 +107,7 @@ class LayoutSearch {
   std::vector<Estimate> overflowing_;  // The closest to fitting.
   double best_ = std::numeric_limits<double>::infinity();
   std::string best_layout_;
+  double lower_bound_ = std::numeric_limits<double>::infinity();
   std::int64_t legal_ = 0;
   std::int64_t visited_ = 0;
   bool interrupted_ = false;
@@ -319,6 +323,7 @@ void LayoutSearch::consider(const Degrees& d) {
   if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d)) return;
   ++legal_;
   Estimate e = bound(d);
+  if (e.overflow <= 0) lower_bound_ = std::min(lower_bound_, e.seconds);
   if (e.seconds > kWorthPricing * best_) return;
   if (e.overflow <= 0) e = estimate(d);
   if (!std::isfinite(e.overflow)) return;
@@ -489,6 +494,18 @@ void LayoutSearch::select(SearchResult& result) {
     judged.push_back(judge(problem_, std::move(plan)));
     ++result.simulated;
     enough += !fits || judged.back().fits;
+    // The other order of ranks: pipeline neighbours closer than replicas. It matters only between
+    // hosts.
+    if (fits && enough <= kOrdersTried && e.degrees.pp > 1 && e.degrees.dp > 1 &&
+        problem_.cluster.hosts.size() > 1) {
+      Degrees other = e.degrees;
+      other.pp_inside_dp = !other.pp_inside_dp;
+      Plan turned = make_plan(problem_.graph, problem_.segments, problem_.cluster,
+                              problem_.training, problem_.global_batch, other, e.cuts);
+      turned.schedule = judged.back().plan.schedule;
+      judged.push_back(judge(problem_, std::move(turned)));
+      ++result.simulated;
+    }
   }
   const auto most_memory = [](const Judged& j) {
     double most = 0;
@@ -523,6 +540,7 @@ SearchResult LayoutSearch::run() {
     if (problem_.restrictions.devices != 0) break;
   }
   result.legal = legal_;
+  if (std::isfinite(lower_bound_)) result.lower_bound = Seconds(lower_bound_);
   result.fitting = static_cast<std::int64_t>(fitting_.size());
   select(result);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
