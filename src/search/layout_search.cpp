@@ -30,8 +30,9 @@ struct Estimate {
   Degrees degrees;
   std::vector<int> cuts;
   double seconds = 0;
-  double overflow = 0;  // Bytes past the limit on the fullest stage; <= 0 fits.
-  bool pruned = false;  // Slower than the best even when balanced perfectly.
+  double overflow = 0;      // Bytes past the limit on the fullest stage; <= 0 fits.
+  double least_memory = 0;  // The same spread perfectly over the stages: what no cut can go below.
+  bool pruned = false;      // Slower than the best even when balanced perfectly.
 };
 
 // Layouts that cannot come within this factor of the best are not priced in full.
@@ -324,8 +325,11 @@ void LayoutSearch::consider(const Degrees& d) {
   ++legal_;
   Estimate e = bound(d);
   if (e.overflow <= 0) lower_bound_ = std::min(lower_bound_, e.seconds);
-  if (e.seconds > kWorthPricing * best_) return;
+  const bool for_memory = problem_.objective == Objective::kMemory;
+  if (!for_memory && e.seconds > kWorthPricing * best_) return;
+  const double least_memory = e.overflow;
   if (e.overflow <= 0) e = estimate(d);
+  e.least_memory = least_memory;
   if (!std::isfinite(e.overflow)) return;
   if (e.overflow <= 0) {
     if (e.seconds < best_) {
@@ -379,7 +383,9 @@ void LayoutSearch::visit(Degrees d) {
   const auto recomputes =
       r.recompute.empty() ? std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull}
                           : r.recompute;
-  if (facts_.experts > 0 && !promising(d, states, recomputes)) return;
+  if (facts_.experts > 0 && problem_.objective != Objective::kMemory &&
+      !promising(d, states, recomputes))
+    return;
   const int host = static_cast<int>(problem_.cluster.device_count() /
                                     std::max<std::size_t>(problem_.cluster.hosts.size(), 1));
   for (std::int64_t mbs : micro_batches(d.dp)) {
@@ -467,8 +473,9 @@ void LayoutSearch::select(SearchResult& result) {
   const bool fits = !fitting_.empty();
   std::vector<Estimate>& pool = fits ? fitting_ : overflowing_;
   const auto better = [&](const Estimate& a, const Estimate& b) {
-    const double x = fits ? a.seconds : a.overflow;
-    const double y = fits ? b.seconds : b.overflow;
+    const bool for_memory = problem_.objective == Objective::kMemory;
+    const double x = !fits ? a.overflow : for_memory ? a.least_memory : a.seconds;
+    const double y = !fits ? b.overflow : for_memory ? b.least_memory : b.seconds;
     if (x != y) return x < y;
     return to_string(a.degrees) < to_string(b.degrees);
   };
@@ -486,7 +493,7 @@ void LayoutSearch::select(SearchResult& result) {
       e = estimate(e.degrees);
     if (!std::isfinite(e.overflow)) continue;
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
-    if (fits && e.seconds > slowest_of_interest) break;
+    if (fits && problem_.objective != Objective::kMemory && e.seconds > slowest_of_interest) break;
     if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
     Plan plan = make_plan(problem_.graph, problem_.segments, problem_.cluster, problem_.training,
                           problem_.global_batch, e.degrees, e.cuts);

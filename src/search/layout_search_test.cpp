@@ -117,6 +117,22 @@ TEST(LayoutSearch, MemoryDecides) {
   EXPECT_FALSE(result.ranking[0].fits);
 }
 
+TEST(LayoutSearch, MemoryObjectiveTradesTime) {
+  const Case c(kMedium, "a100-80:1x4");
+  Problem problem = c.problem();
+  const auto most = [](const Judged& j) {
+    double bytes = 0;
+    for (const MemoryBreakdown& m : j.timeline.memory) bytes = std::max(bytes, m.total().value);
+    return bytes;
+  };
+  const SearchResult fast = search_layouts(problem, {});
+  problem.objective = Objective::kMemory;
+  const SearchResult small = search_layouts(problem, {});
+  ASSERT_FALSE(small.ranking.empty());
+  EXPECT_LT(most(small.ranking[0]), most(fast.ranking[0]));
+  EXPECT_GT(small.ranking[0].step(), fast.ranking[0].step());
+}
+
 TEST(LayoutSearch, StopsWhenAskedTo) {
   const Case c(kMedium, "dgx-a100:4");
   const std::atomic<bool> stop{true};
