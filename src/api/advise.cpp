@@ -203,8 +203,9 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
     }
   }
   if (!any)
-    text += "  on these devices no single change of recomputation, state sharding or sequence length "
-            "is enough\n";
+    text +=
+        "  on these devices no single change of recomputation, state sharding or sequence length "
+        "is enough\n";
   return text;
 }
 

@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/spelling.h"
+#include "import/hf/family.h"
 #include "import/import.h"
+#include "ops/check_ops.h"
 
 namespace meshwright {
 namespace {
@@ -39,26 +41,45 @@ std::int64_t input_size(const Graph& graph, std::string_view name) {
   return size;
 }
 
-void check_option(std::int64_t wanted, std::int64_t unset, std::int64_t fixed,
-                  const std::string& source, std::string_view what, std::string_view option) {
-  if (wanted == unset || wanted == fixed) return;
-  throw Error(
-      fmt::format("the graph is written for a {} of {} and cannot have {}", what, fixed, wanted),
-      source, fmt::format("leave {} out", option));
+// The same graph for another number of samples. A unit of a batch dimension is what one sample has
+// of it (its windows, in Swin).
+void set_batch(Model& model, std::int64_t batch, const std::string& source) {
+  for (Value& value : model.graph.values) {
+    for (Dim& dim : value.type.dims) {
+      const bool whole = dim.name == "batch" && dim.size == model.global_batch * dim.unit;
+      if (whole) dim.size = batch * dim.unit;
+    }
+  }
+  try {
+    check_graph(model.graph);
+    check_ops(model.graph);
+  } catch (const Error& e) {
+    throw Error(fmt::format("the graph is written for a batch of {} and has none of {}: {}",
+                            model.global_batch, batch, e.what()),
+                source);
+  }
+  model.global_batch = batch;
 }
 
+// A graph keeps its own batch where the options leave theirs alone, and its own sequence length
+// always: lengths also stand in attributes.
 Model import_graph(const fs::path& path, const ImportOptions& options) {
   const std::string source = path.string();
   Model model;
   model.graph = parse_graph(read_file(path, kMaxGraphBytes), source);
-  check_graph(model.graph);
+  check_ops(model.graph);
   model.family = "graph";
   model.global_batch = input_size(model.graph, "batch");
   model.seq = input_size(model.graph, "seq");
-  const ImportOptions unset;
-  check_option(options.global_batch, unset.global_batch, model.global_batch, source, "global batch",
-               "--global-batch");
-  check_option(options.seq, unset.seq, model.seq, source, "sequence length", "--seq");
+  const hf::TokenShape shape = hf::token_shape(options, model.seq);
+  if (options.seq != 0 && options.seq != model.seq) {
+    throw Error(fmt::format("the graph is written for sequences of {} and cannot have {}",
+                            model.seq, options.seq),
+                source, "leave --seq out");
+  }
+  if (options.global_batch != ImportOptions().global_batch) {
+    set_batch(model, shape.batch, source);
+  }
   return model;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "import/import.h"
+#include "ops/check_ops.h"
 
 namespace meshwright {
 namespace {
@@ -98,7 +99,7 @@ TEST(NamedModels, EveryOneHasTheParametersItStates) {
     EXPECT_EQ(parameter_count(model.graph), named.parameters) << named.name;
     EXPECT_EQ(model.global_batch, 8) << named.name;
     EXPECT_GT(model.seq, 1) << named.name;
-    check_graph(model.graph);
+    check_ops(model.graph);
     check_conventions(model.graph);
   }
 }
@@ -168,10 +169,12 @@ TEST(ImportModel, FromGraphText) {
   EXPECT_EQ(again.global_batch, 4);
   EXPECT_EQ(again.seq, 16);
   EXPECT_EQ(print_graph(again.graph), print_graph(model.graph));
-  options.seq = 0;
   options.global_batch = 8;
+  EXPECT_EQ(print_graph(import_model(path, options).graph),
+            print_graph(import_model("gpt-tiny", options).graph));
+  options.seq = 32;
   EXPECT_THAT(error_of(path, options),
-              HasSubstr("the graph is written for a global batch of 4 and cannot have 8"));
+              HasSubstr("the graph is written for sequences of 16 and cannot have 32"));
   EXPECT_THAT(error_of(dir.write("bad.graph", "linear ->")), HasSubstr("bad.graph:1"));
 }
 

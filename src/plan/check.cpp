@@ -245,7 +245,7 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
   std::int64_t batch = 0;
   for (const Value& v : graph.values) {
     for (const Dim& dim : v.type.dims) {
-      if (dim.name == "batch") batch = std::max(batch, dim.size);
+      if (dim.name == "batch") batch = std::max(batch, dim.size / dim.unit);
     }
   }
   if (batch != 0 && batch != plan.global_batch) {

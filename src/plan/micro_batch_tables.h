@@ -16,13 +16,14 @@ class MicroBatchTables {
   explicit MicroBatchTables(const Graph& graph)
       : graph_(graph), types_(graph.values.size()), rules_(graph.ops.size()) {}
 
-  /// The type of a value when "batch" dimensions have `samples` elements.
+  /// The type of a value when "batch" dimensions hold `samples` samples. The unit of such a
+  /// dimension is what one sample has of it (its windows, in Swin).
   const TensorType& type(ValueId id, std::int64_t samples) {
     SampledType& entry = types_[id.index()];
     if (entry.samples == samples) return entry.type;
     if (entry.samples == 0) entry.type = graph_.value(id).type;
     for (Dim& dim : entry.type.dims) {
-      if (dim.name == "batch") dim.size = samples;
+      if (dim.name == "batch") dim.size = samples * dim.unit;
     }
     entry.samples = samples;
     return entry.type;
@@ -34,11 +35,12 @@ class MicroBatchTables {
     if (entry.samples == samples) return entry.rule;
     const bool batch_is_a_factor =
         entry.samples != 0 &&
-        std::all_of(entry.rule.factors.begin(), entry.rule.factors.end(),
-                    [&](const Factor& f) { return f.label != "batch" || f.size == entry.samples; });
+        std::all_of(entry.rule.factors.begin(), entry.rule.factors.end(), [&](const Factor& f) {
+          return f.label != "batch" || f.size == entry.samples * f.unit;
+        });
     if (batch_is_a_factor) {
       for (Factor& f : entry.rule.factors) {
-        if (f.label == "batch") f.size = samples;
+        if (f.label == "batch") f.size = samples * f.unit;
       }
     } else {
       const Op& op = graph_.ops[static_cast<std::size_t>(index)];
