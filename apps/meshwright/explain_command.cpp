@@ -22,16 +22,20 @@ int run(const ExplainOptions& o) {
   const PlanFile file = read_plan_file(o.plan);
   const Problem problem = file.loaded.problem();
   const ModelSummary model = summarize(file.loaded.model.graph, file.loaded.model_name);
+  const ModelFacts facts = model_facts(problem.graph, problem.segments);
+  std::vector<Degrees> others;  // Read before anything is printed: a typing error is all one sees.
+  for (const std::string& text : o.why_not) {
+    others.push_back(parse_degrees(text, file.plan.degrees, file.plan.degrees.devices(),
+                                   static_cast<int>(facts.experts)));
+  }
   const Judged judged = judge(problem, file.plan);
   print(fmt::format("model    {}: {} parameters\ncluster  {}\n\n", model.name,
                     format_integer(static_cast<long long>(model.parameters)),
                     file.loaded.cluster.name));
   print(plan_text(problem, model, judged));
-  for (const std::string& text : o.why_not) {
-    const ModelFacts facts = model_facts(problem.graph, problem.segments);
-    const Degrees degrees = parse_degrees(text, file.plan.degrees, file.plan.degrees.devices(),
-                                          static_cast<int>(facts.experts));
-    print(fmt::format("\nwhy not {}?\n", text));
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    const Degrees& degrees = others[i];
+    print(fmt::format("\nwhy not {}?\n", o.why_not[i]));
     const auto violations =
         check_degrees(facts, problem.cluster.device_count(), problem.global_batch, degrees);
     const int used = degrees.devices();

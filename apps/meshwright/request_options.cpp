@@ -97,10 +97,10 @@ Request to_request(const RequestOptions& o) {
     r.model = o.positional[0];
     r.cluster = o.positional[1];
   }
-  if (o.global_batch < 0)
+  if (o.global_batch < 1)
     throw Error(fmt::format("must be at least 1: {}", o.global_batch), "--global-batch");
   if (o.seq < 0) throw Error(fmt::format("must be at least 1: {}", o.seq), "--seq");
-  r.import.global_batch = o.global_batch == 0 ? 1024 : o.global_batch;
+  r.import.global_batch = o.global_batch;
   r.import.seq = o.seq;
   r.import.attention = o.attention;
   if (o.attention != "flash" && o.attention != "unfused") {

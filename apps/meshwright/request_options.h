@@ -13,7 +13,7 @@ struct RequestOptions {
   std::vector<std::string> positional;  // MODEL CLUSTER, or CLUSTER with --layers …
   GptSizes sizes;
   bool untied = false;
-  std::int64_t global_batch = 0;
+  std::int64_t global_batch = 1024;
   std::int64_t seq = 0;
   std::string precision = "bf16";
   std::string optimizer = "adamw";

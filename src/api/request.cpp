@@ -54,6 +54,11 @@ Loaded load(Request request) {
   }
   loaded.segments = find_segments(loaded.model.graph);
   loaded.cluster = read_cluster(r.cluster);
+  if (r.restrictions.devices > loaded.cluster.device_count()) {
+    throw Error(fmt::format("{} devices are wanted, but {} has {}", r.restrictions.devices,
+                            loaded.cluster.name, loaded.cluster.device_count()),
+                "--devices");
+  }
   return loaded;
 }
 
