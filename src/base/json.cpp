@@ -47,6 +47,18 @@ void check_depth(std::string_view text, std::string_view source) {
   }
 }
 
+// The library quotes what it read, whatever bytes they are.
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c >= 0x20 && c < 0x7f)
+      result += c;
+    else
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return result;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view source) {
@@ -61,9 +73,9 @@ Json parse_json(std::string_view text, std::string_view source) {
     // keep the end.
     const auto colon = what.find(": ");
     if (colon != std::string::npos) what = what.substr(colon + 2);
-    throw Error("not valid JSON: " + what, place(text, source, e.byte));
+    throw Error("not valid JSON: " + printable(what), place(text, source, e.byte));
   } catch (const Json::exception& e) {
-    throw Error(std::string("not valid JSON: ") + e.what(), std::string(source));
+    throw Error("not valid JSON: " + printable(e.what()), std::string(source));
   }
 }
 

@@ -30,6 +30,10 @@ TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_THAT(error_of(""), HasSubstr("not valid JSON"));
 }
 
+TEST(Json, ErrorsQuoteOnlyPrintableBytes) {
+  EXPECT_THAT(error_of("\xff\x01"), HasSubstr("last read: '\\xff'"));
+}
+
 TEST(Json, DeepNestingIsRefused) {
   EXPECT_THAT(error_of(std::string(100000, '[')), HasSubstr("200 levels"));
   const std::string brackets_in_a_string = "\"" + std::string(1000, '[') + "\"";

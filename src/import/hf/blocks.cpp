@@ -183,6 +183,7 @@ ValueId attention_block(GraphBuilder& b, const AttentionInputs& inputs, const At
   if (spec.window > 0) attrs["window"] = spec.window;
   if (spec.alibi) attrs["alibi"] = true;
   if (spec.softcap > 0) attrs["softcap"] = spec.softcap;
+  if (spec.scale > 0) attrs["scale"] = spec.scale;
   if (options.dropout && spec.dropout > 0) attrs["dropout"] = spec.dropout;
   if (inputs.bias.valid()) operands.push_back(inputs.bias);
   if (spec.sinks) {

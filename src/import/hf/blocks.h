@@ -43,6 +43,7 @@ struct AttentionSpec {
   bool alibi = false;        ///< Linear position biases inside the kernel.
   bool sinks = false;        ///< A learned logit per head that joins the softmax (GPT-OSS).
   double softcap = 0;        ///< Cap of the attention logits; 0 = none.
+  double scale = 0;          ///< Of the attention logits; 0 = one over the root of head_dim.
   double dropout = 0;        ///< Of attention probabilities, when options keep dropout.
   bool output_gate = false;  ///< Result times sigmoid of a second query projection (Qwen 3-Next).
   bool output = true;        ///< Project back to hidden.

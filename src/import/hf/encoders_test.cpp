@@ -228,7 +228,10 @@ TEST(T5, StacksShareOneRelativeBiasEach) {
             "bf16[heads=8, src_seq=512, keys=512]");
   EXPECT_EQ(attr_bool(biases[1]->attrs, "causal", false), true);
   int biased = 0;
-  for (const Op* op : ops_of_kind(graph, "attention")) biased += op->inputs.size() == 4;
+  for (const Op* op : ops_of_kind(graph, "attention")) {
+    biased += op->inputs.size() == 4;
+    EXPECT_EQ(attr_float(op->attrs, "scale", 0), 1);
+  }
   EXPECT_EQ(biased, 12);  // Self-attention of 6 + 6 layers, cross-attention of none.
   EXPECT_EQ(ops_of_kind(import_text(kUmt5Small).graph, "relative_bias").size(), 16u);
 }

@@ -114,6 +114,7 @@ class Writer {
     spec.heads = spec.kv_heads = t5_.heads;
     spec.head_dim = t5_.head_dim;
     spec.causal = causal;
+    spec.scale = 1;
     spec.dropout = t5_.dropout;
     const auto scope = b_.scope(name);
     return attention_block(b_, {x, memory, bias}, spec, {"q", "k", "v", "o"}, options_);
