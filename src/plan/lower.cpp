@@ -38,8 +38,9 @@ void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>
   }
   for (const auto& [value, list] : holders) {
     for (std::size_t k = 0; list.size() > 1 && k < list.size(); ++k) {
+      // Two stages exchange each byte once in either direction, at the same time.
       Instr instr = collective(CollectiveKind::kAllReduce, Purpose::kGradient, {},
-                               2 * list[k].second * plan.training.gradient_bytes());
+                               list[k].second * plan.training.gradient_bytes());
       instr.overlapped = false;
       const auto self = static_cast<std::size_t>(list[k].first);
       const auto peer = static_cast<std::size_t>(list[k == 0 ? list.size() - 1 : 0].first);

@@ -174,6 +174,10 @@ TEST(Lower, WholePlansHaveOrdersAndSteps) {
   // The tied embedding is summed between the stages.
   EXPECT_EQ(program.stages[0].step[0].peer_offset, 4);
   EXPECT_EQ(program.stages[1].step[0].peer_offset, -4);
+  for (const StageProgram& stage : program.stages) {
+    // A half of the vocabulary by hidden, in fp32.
+    EXPECT_EQ(stage.step[0].bytes.value, 1000 * 64 / 2 * 4);
+  }
 }
 
 TEST(Schedules, EveryItemOnceAndForwardFirst) {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -299,6 +300,22 @@ Estimate LayoutSearch::estimate(const Degrees& d) {
 
   Stage full =
       dp_free || d.zero == StateSharding::kNone ? make_stage(d, facts_.all_kv_heads, 0) : stage;
+  // The first and the last stage sum the gradients of a parameter that both hold.
+  double tie = 0;
+  std::set<std::int32_t> held_first;
+  for (const auto& [k, count] : held[0]) {
+    for (const ParameterShard& p : costs.classes[static_cast<std::size_t>(k)].program.parameters) {
+      if (p.shared) held_first.insert(p.value.value);
+    }
+  }
+  for (const auto& [k, count] : held[static_cast<std::size_t>(d.pp) - 1]) {
+    if (d.pp == 1) break;
+    for (const ParameterShard& p : costs.classes[static_cast<std::size_t>(k)].program.parameters) {
+      if (!p.shared || held_first.erase(p.value.value) == 0) continue;
+      const Bytes bytes(p.elements * problem_.training.gradient_bytes());
+      tie += pricer_.peer(bytes, full.mesh, offset * (d.pp - 1)).value;
+    }
+  }
   double step = 0;
   for (const std::size_t s : {std::size_t{0}, static_cast<std::size_t>(d.pp) - 1}) {
     std::vector<HeldSegment> list;
@@ -314,7 +331,7 @@ Estimate LayoutSearch::estimate(const Degrees& d) {
                            t.gather.value - std::min(t.gather.value * e.gradient_overlap, forward));
     if (d.pp == 1) break;
   }
-  result.seconds = seconds + step + e.step_fixed.value;
+  result.seconds = seconds + step + tie + e.step_fixed.value;
   return result;
 }
 
