@@ -20,15 +20,25 @@ struct Overloaded : F... {
   using F::operator()...;
 };
 
-bool looks_like_number(std::string_view word) {
-  return word.size() > 1 && word[0] == '-' &&
-         word.find_first_not_of("0123456789.eE+-", 1) == std::string_view::npos &&
-         word.find_first_of("0123456789") != std::string_view::npos;
+/// "-3", "-3.5", "-.5": what argparse takes for a negative number.
+bool is_negative_number(std::string_view word) {
+  if (!word.starts_with('-')) return false;
+  word.remove_prefix(1);
+  const auto skip_digits = [&] {
+    const auto end = std::min(word.find_first_not_of("0123456789"), word.size());
+    word.remove_prefix(end);
+    return end > 0;
+  };
+  const bool whole = skip_digits();
+  if (word.empty()) return whole;
+  if (!word.starts_with('.')) return false;
+  word.remove_prefix(1);
+  return skip_digits() && word.empty();
 }
 
 /// argparse takes a word as a value unless it begins with a dash and is no number.
 bool is_value(std::string_view word) {
-  return word.empty() || word[0] != '-' || looks_like_number(word);
+  return word.empty() || word[0] != '-' || is_negative_number(word);
 }
 
 std::string expansion_hint(std::string_view value) {

@@ -57,6 +57,15 @@ TEST(MegatronArgs, KeepsUnknownOptions) {
   EXPECT_EQ(args.find_other("--num-layers"), nullptr);
 }
 
+TEST(MegatronArgs, OnlyNegativeNumbersAreValuesWithADash) {
+  EXPECT_THAT(parse("--a -1 --b -1.5 -.5 --8 x").other,
+              ElementsAre(OtherOption{"--a", {"-1"}}, OtherOption{"--b", {"-1.5", "-.5"}},
+                          OtherOption{"--8", {"x"}}));
+  for (const auto* word : {"-", "-x", "-1e4", "-1.", "-1-1"})
+    EXPECT_THAT(parse_error(std::string("--a 1 ") + word), HasSubstr("belongs to no option"))
+        << word;
+}
+
 TEST(MegatronArgs, TheLastOfEqualOptionsWins) {
   const auto args =
       parse("--num-layers 4 --num-layers 8 --recompute-modules a b --recompute-modules c");

@@ -25,7 +25,7 @@ struct MegatronLayout {
 /// Megatron does it. Throws Error at the offending text; the unrolled text is bounded by
 /// `kMaxMegatronLayoutUnits`.
 MegatronLayout parse_megatron_layout(std::string_view text);
-inline constexpr std::size_t kMaxMegatronLayoutUnits = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxMegatronLayoutUnits = std::size_t{1} << 18;
 
 /// The shortest customary spelling, e.g. `Et*5|(t*6|)*14,ttt|tL`; parse(print(x)) == x.
 std::string print_megatron_layout(const MegatronLayout& layout);
