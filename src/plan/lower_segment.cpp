@@ -62,6 +62,19 @@ class Lowerer {
   void forward_op(int op);
   void backward_op(int op);
   void return_gradient(ValueId id, int op);
+  // Whether an operator computes the same for every sample (a relative position bias): its gradient
+  // may stay a partial sum over the replicas, since the parameters it came from are summed over
+  // them anyway.
+  bool of_parameters_only(OpId op) const {
+    const auto& inputs = graph_.op(op).inputs;
+    return std::none_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+      const ValueKind kind = graph_.value(id).kind;
+      return kind == ValueKind::kActivation || kind == ValueKind::kInput;
+    });
+  }
+  std::uint32_t replica_axes() const {
+    return stage_.roles.data.mask() | stage_.roles.context.mask();
+  }
   void keep(ValueId id, Bytes wanted);
   void shard_state();
   void recompute(const Segment& segment);
@@ -156,7 +169,7 @@ Purpose Lowerer::communication_purpose(const AxisList& axes, int op) const {
   const std::uint32_t mask = axes.mask();
   if ((mask & stage_.roles.tensor.mask()) != 0) return Purpose::kTensor;
   if ((mask & stage_.roles.context.mask()) != 0) return Purpose::kContext;
-  return Purpose::kExpert;
+  return Purpose::kTensor;
 }
 
 void Lowerer::emit_reshard(std::vector<Instr>& out, const TensorType& type, const Sharding& from,
@@ -236,7 +249,8 @@ void Lowerer::forward_op(int index) {
         forms.push_back(wanted);
       }
     } else if (value.kind == ValueKind::kParameter) {
-      const std::uint32_t reduce = input_gradient_sharding(*l.rule, l.strategy, k).partial;
+      std::uint32_t reduce = input_gradient_sharding(*l.rule, l.strategy, k).partial;
+      if (of_parameters_only(OpId(index))) reduce |= replica_axes();
       const auto& uses = consumers_[id.index()];
       const bool shared =
           uses.front().first < segment_.first_op || uses.back().first >= segment_.last_op;
@@ -279,7 +293,8 @@ void Lowerer::return_gradient(ValueId id, int op) {
   const auto it = gradients_.find(id.value);
   if (it == gradients_.end()) return;
   const Sharding target = resting(id).resolved();
-  for (const Sharding& form : it->second) {
+  for (Sharding form : it->second) {
+    if (of_parameters_only(graph_.value(id).producer)) form.partial &= ~replica_axes();
     emit_reshard(program_.backward, micro_type(id), form, target, op);
   }
   gradients_.erase(it);

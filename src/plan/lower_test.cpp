@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "models/test_models.h"
+#include "ops/builder.h"
 #include "plan/check.h"
 #include "plan/schedule.h"
 
@@ -149,6 +150,26 @@ TEST(Lower, FlopsOfAllDevicesEqualTheModel) {
   EXPECT_NEAR(flops(lower_layer({}, {.cp = 4, .micro_batch = 16}).layer) * 4, whole, whole * 1e-9);
   EXPECT_NEAR(flops(lower_layer({}, {.dp = 2, .tp = 4, .sp = true, .micro_batch = 8}).layer) * 8,
               whole, whole * 1e-9);
+}
+
+// A relative position bias is the same for every sample: its gradient is summed with the
+// parameters', once.
+TEST(Lower, GradientsOfWhatOnlyParametersFeedWaitForTheStep) {
+  GraphBuilder b("bias");
+  const ValueId table = b.parameter("layers.0.table", {{"buckets", 32, 1}, {"heads", 8, 1}});
+  const ValueId bias = b.op("relative_bias", "layers.0.bias", {table},
+                            {{"query_length", std::int64_t{16}}, {"key_length", std::int64_t{16}}});
+  const TensorType qkv{DType::kBf16, {{"batch", 8}, {"seq", 16}, {"heads", 8}, {"head_dim", 4}}};
+  const ValueId q = b.input("q", qkv);
+  b.op("attention", "layers.0.core", {q, q, q, bias});
+  const Graph graph = b.finish();
+  const auto segments = find_segments(graph);
+  const Stage stage = make_stage({.dp = 4, .micro_batch = 2}, {}, 0);
+  SegmentLowering lowering(graph, segments);
+  const SegmentProgram program = lowering.lower(0, stage, {}, 8);
+  EXPECT_THAT(communication(program.backward, graph, stage.mesh), IsEmpty());
+  ASSERT_EQ(program.parameters.size(), 1u);
+  EXPECT_EQ(program.parameters[0].reduce, stage.roles.data.mask());
 }
 
 TEST(Lower, RecomputeTradesMemoryForWork) {
