@@ -11,18 +11,25 @@
 namespace meshwright {
 
 ModelFacts model_facts(const Graph& graph, const std::vector<Segment>& segments) {
-  std::map<std::string, std::map<std::int64_t, int>, std::less<>> counts;
+  // Values with a sequence dimension come first: an image tower beside a language model does not
+  // decide, it stays whole where its sizes do not divide.
+  using Counts = std::map<std::string, std::map<std::int64_t, int>, std::less<>>;
+  Counts counts, in_sequence;
   std::set<std::int64_t> kv;
   std::set<std::int64_t> sequences;
   for (const Value& value : graph.values) {
+    const bool tokens = std::any_of(value.type.dims.begin(), value.type.dims.end(),
+                                    [](const Dim& dim) { return dim.name == "seq"; });
     for (const Dim& dim : value.type.dims) {
       ++counts[dim.name][dim.size / dim.unit];
+      if (tokens) ++in_sequence[dim.name][dim.size / dim.unit];
       if (dim.name == "kv_heads") kv.insert(dim.size / dim.unit);
       if (is_sequence_label(dim.name)) sequences.insert(dim.size);
     }
   }
   const auto most_frequent = [&](std::string_view name) -> std::int64_t {
-    const auto it = counts.find(name);
+    auto it = in_sequence.find(name);
+    if (it == in_sequence.end()) it = counts.find(name);
     if (it == counts.end()) return 0;
     return std::max_element(it->second.begin(), it->second.end(),
                             [](const auto& a, const auto& b) {

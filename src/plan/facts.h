@@ -12,8 +12,8 @@ namespace meshwright {
 
 /// What the legality of degrees depends on, read off a graph once.
 struct ModelFacts {
-  /// Size in units of the dimension that most operators have under this name; 0 = the model has
-  /// none.
+  /// Size in units of the dimension that most values with a sequence (without one: most values)
+  /// have under this name; 0 = the model has none.
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t ffn = 0;
