@@ -10,12 +10,6 @@
 namespace meshwright {
 namespace {
 
-const Json& efficiency_file() {
-  static const Json kJson =
-      parse_json(embedded_file("efficiency/efficiency.json"), "efficiency.json");
-  return kJson;
-}
-
 class Reader {
  public:
   Reader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
@@ -123,8 +117,17 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   return e;
 }
 
+const Json& shipped_efficiency() {
+  static const Json kJson =
+      parse_json(embedded_file("efficiency/efficiency.json"), "efficiency.json");
+  return kJson;
+}
+
 Efficiency efficiency_for(const DeviceKind& kind, std::string_view engine) {
-  const Json& file = efficiency_file();
+  return efficiency_for(shipped_efficiency(), kind, engine);
+}
+
+Efficiency efficiency_for(const Json& file, const DeviceKind& kind, std::string_view engine) {
   Efficiency e = parse_efficiency(file.at("default"), {}, "efficiency.json: /default");
   const Json& architectures = file.at("architectures");
   for (const std::string& key : {kind.vendor, kind.architecture, kind.name}) {
@@ -142,7 +145,7 @@ Efficiency efficiency_for(const DeviceKind& kind, std::string_view engine) {
 
 std::string known_engines() {
   std::string text;
-  for (const auto& [name, value] : efficiency_file().at("engines").items()) {
+  for (const auto& [name, value] : shipped_efficiency().at("engines").items()) {
     text += (text.empty() ? "" : ", ") + name;
   }
   return text;

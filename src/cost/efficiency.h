@@ -56,6 +56,10 @@ struct Efficiency {
 /// numbers with the engine's replacements. Unknown architectures use "default"; an unknown engine
 /// is an Error.
 Efficiency efficiency_for(const DeviceKind& kind, std::string_view engine = "default");
+/// The same from another file's content (docs/cost_model.md has the format).
+Efficiency efficiency_for(const Json& file, const DeviceKind& kind, std::string_view engine);
+/// The content of the file that is compiled in.
+const Json& shipped_efficiency();
 
 /// The numbers of one JSON object over those of `base`. Throws Error with the key's pointer.
 Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::string_view source);

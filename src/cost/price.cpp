@@ -2,11 +2,18 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace meshwright {
 
 Pricer::Pricer(const Cluster& cluster, const CostModel& model, std::string_view engine)
     : cluster_(cluster), model_(model) {
   for (const DeviceKind& kind : cluster.kinds) efficiency_.push_back(efficiency_for(kind, engine));
+}
+
+Pricer::Pricer(const Cluster& cluster, const CostModel& model, std::vector<Efficiency> efficiency)
+    : cluster_(cluster), model_(model), efficiency_(std::move(efficiency)) {
+  MW_CHECK(efficiency_.size() == cluster.kinds.size(), "one efficiency per device kind");
 }
 
 const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {

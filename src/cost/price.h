@@ -21,6 +21,8 @@ struct BlockTime {
 class Pricer {
  public:
   Pricer(const Cluster& cluster, const CostModel& model, std::string_view engine);
+  /// With numbers of one's own, one per device kind of the cluster.
+  Pricer(const Cluster& cluster, const CostModel& model, std::vector<Efficiency> efficiency);
 
   /// On the mesh's slowest device kind.
   Seconds price(const Instr& instr, const Mesh& mesh);

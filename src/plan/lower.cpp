@@ -111,6 +111,10 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
 
 Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments) {
   SegmentLowering lowering(graph, segments);
+  return lower(plan, lowering, segments);
+}
+
+Program lower(const Plan& plan, SegmentLowering& lowering, const std::vector<Segment>& segments) {
   Program program;
   program.micro_batches = plan.micro_batches;
 

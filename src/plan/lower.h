@@ -48,5 +48,7 @@ std::vector<Instr> lower_step(const Stage& stage, const Training& training,
 
 /// Lowers a whole plan. The plan must be valid (check_plan).
 Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments);
+/// The same with the tables of a graph that many plans share.
+Program lower(const Plan& plan, SegmentLowering& lowering, const std::vector<Segment>& segments);
 
 }  // namespace meshwright
