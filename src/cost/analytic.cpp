@@ -2,8 +2,8 @@
 // costs per kernel (Williams et al. 2009), and latency-bandwidth collectives on the links of the
 // c-mesh.
 //
-// kernel   t = max(flops / (peak * fraction), traffic / (bandwidth * fraction)) + fixed, at least
-// one launch.
+// kernel   t = max(flops / (peak * fraction), traffic / (bandwidth * fraction)) + fixed. What the
+// host needs to launch kernels is counted per block (price.cpp).
 //          Matrix products are computed in whole tiles: m and n are rounded up to the tile.
 // ring     t = base + (n-1) * steps * latency + max over links of bytes * (n-1)/n / (share *
 // fraction) tree     t = base + 2 * log2(parts) * steps * latency + the same bytes; all_reduce
@@ -69,7 +69,7 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
     time = std::max(Seconds(instr.flops.value / rate), memory) + e.attention.fixed * kernels;
   }
   time += instr.pointwise / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
-  return std::max(time * e.compute_scale, e.launch * kernels);
+  return time * e.compute_scale;
 }
 
 Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const Efficiency& e) {

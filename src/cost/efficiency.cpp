@@ -90,6 +90,7 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.number("attention_backward", e.attention_backward, 0.01, 10);
   r.kernel("memory", e.memory);
   r.seconds("launch_us", e.launch, 1e-6);
+  r.seconds("collective_launch_us", e.collective_launch, 1e-6);
   if (const Json* links = r.object("links")) {
     Reader inner(*links, r.source() + "/links");
     for (const auto& [level, value] : links->items()) {

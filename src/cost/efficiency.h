@@ -32,7 +32,9 @@ struct Efficiency {
   Kernel attention;                 ///< Forward; fraction of the 16-bit peak.
   double attention_backward = 0.8;  ///< Backward fraction relative to forward.
   Kernel memory;                    ///< Fraction of memory bandwidth.
-  Seconds launch;  ///< No kernel takes less: the host launches them one after another.
+  /// Host time per kernel and per collective. A block of kernels takes at least their sum: the host
+  /// launches them one after another, ahead of the device while it can.
+  Seconds launch, collective_launch;
   std::map<std::string, Link, std::less<>>
       links;  ///< By level left: "device", "host", "rack", …; "default".
 

@@ -59,8 +59,11 @@ BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
   BlockTime time;
   Seconds ring;  // Waiting to be hidden behind the next attention kernel.
+  Seconds launches;
   for (const Instr& instr : instrs) {
     const Seconds t = price(instr, mesh);
+    launches += instr.kind == InstrKind::kCollective ? e.collective_launch
+                                                     : e.launch * std::max(instr.kernels, 1);
     time.by_purpose[static_cast<std::size_t>(instr.purpose)] += t;
     if (instr.purpose == Purpose::kParameterGather) {
       time.gather += t;
@@ -78,6 +81,11 @@ BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
     }
   }
   time.serial += ring;
+  // The host runs ahead of the device, so that only its whole time counts, not each launch's.
+  if (launches > time.serial) {
+    time.host = launches - time.serial;
+    time.serial = launches;
+  }
   return time;
 }
 

@@ -11,7 +11,9 @@ namespace meshwright {
 /// Times of one segment's blocks, by purpose. Overlapped instructions are kept apart: what of them
 /// is exposed depends on the compute around them.
 struct BlockTime {
-  Seconds serial;   ///< Compute and communication that the compute stream waits for.
+  Seconds serial;   ///< Compute and communication that the compute stream waits for, or the host's
+                    ///< time to launch it all when that is longer.
+  Seconds host;     ///< The part of `serial` in which the device waits for the host.
   Seconds gather;   ///< Parameter gathers on the communication stream.
   Seconds scatter;  ///< Gradient reductions on the communication stream.
   std::array<Seconds, kPurposeCount> by_purpose{};  ///< Of everything, overlapped or not.

@@ -55,13 +55,13 @@ StageTime Simulation::parts_of(const BlockTime& block, const Efficiency& e,
     visible += block.by_purpose[i];
   }
   // What ring attention hid is not spent.
-  const Seconds hidden_ring = visible - block.serial;
+  const Seconds hidden_ring = visible + block.host - block.serial;
   parts.spent[static_cast<std::size_t>(Purpose::kContext)] -= hidden_ring;
   duration = block.serial + e.micro_batch_fixed;
   duration +=
       expose(block.serial, e.gather_overlap, Purpose::kParameterGather, block.gather, parts);
   duration += expose(block.serial, e.gather_overlap, Purpose::kGradient, block.scatter, parts);
-  parts.host = e.micro_batch_fixed;
+  parts.host = e.micro_batch_fixed + block.host;
   return parts;
 }
 
@@ -70,6 +70,7 @@ void Simulation::price_chunks() {
       blocks;  // (stage's first device, segment)
   const auto add = [](BlockTime& total, const BlockTime& part) {
     total.serial += part.serial;
+    total.host += part.host;
     total.gather += part.gather;
     total.scatter += part.scatter;
     for (std::size_t i = 0; i < total.by_purpose.size(); ++i)
