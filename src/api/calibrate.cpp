@@ -1,0 +1,210 @@
+#include "api/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+
+namespace meshwright {
+namespace {
+
+// How sharply "fits" is told from "does not": a tenth of the memory past the limit counts as much
+// as a factor e.
+constexpr double kFitSharpness = 10;
+
+// Mean of the runs' losses per source.
+class SourceMeans {
+ public:
+  void add(const std::string& source, double loss) {
+    Sum& s = sums_[source];
+    s.loss += loss;
+    ++s.count;
+  }
+  double mean() const {
+    double total = 0;
+    for (const auto& [name, s] : sums_) total += s.loss / s.count;
+    return sums_.empty() ? 0 : total / static_cast<double>(sums_.size());
+  }
+
+ private:
+  struct Sum {
+    double loss = 0;
+    int count = 0;
+  };
+  std::map<std::string, Sum> sums_;
+};
+
+double log_error(double predicted, double measured) {
+  return std::abs(std::log(std::max(predicted, 1e-30) / measured));
+}
+
+double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
+                 const std::vector<Prediction>& predictions, FitGoal goal) {
+  SourceMeans means;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const MeasuredRun& run = runs.runs()[which[k]];
+    const Prediction& p = predictions[k];
+    if (goal == FitGoal::kStepTime) {
+      if (run.step) means.add(run.source, log_error(p.step.value, run.step->value));
+      continue;
+    }
+    if (run.peak) means.add(run.source + " peak", log_error(p.peak.value, run.peak->value));
+    const double margin = kFitSharpness * (p.total / p.capacity - 1);
+    means.add(run.source + (run.out_of_memory ? " full" : " fits"),
+              std::log1p(std::exp(run.out_of_memory ? -margin : margin)));
+  }
+  return means.mean();
+}
+
+bool depends(const MeasuredRun& run, const FitParameter& parameter) {
+  return parameter.engine.empty() || run.engine == parameter.engine;
+}
+
+}  // namespace
+
+std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal goal) {
+  std::set<std::string> engines;
+  for (const MeasuredRun& run : runs.runs()) engines.insert(run.engine);
+  struct Kind {
+    const char* key;
+    double low, high;
+    bool logarithmic;
+    FitGoal goal;
+  };
+  constexpr Kind kKinds[] = {
+      {"compute_scale", 0.5, 3, true, FitGoal::kStepTime},
+      {"launch_us", 1, 100, true, FitGoal::kStepTime},
+      {"collective_launch_us", 5, 1000, true, FitGoal::kStepTime},
+      {"step_fixed_ms", 0.5, 500, true, FitGoal::kStepTime},
+      {"micro_batch_fixed_us", 10, 50000, true, FitGoal::kStepTime},
+      {"gradient_overlap", 0, 1, false, FitGoal::kStepTime},
+      {"gather_overlap", 0, 1, false, FitGoal::kStepTime},
+      {"context_gib", 0.3, 12, true, FitGoal::kMemory},
+      {"fragmentation", 0.01, 0.6, true, FitGoal::kMemory},
+      {"communication_buffers", 0.01, 8, true, FitGoal::kMemory},
+  };
+  std::vector<FitParameter> parameters;
+  for (const std::string& engine : engines) {
+    for (const Kind& kind : kKinds) {
+      if (kind.goal != goal) continue;
+      parameters.push_back({fmt::format("/engines/{}/{}", engine, kind.key), kind.low, kind.high,
+                            kind.logarithmic, engine});
+    }
+  }
+  return parameters;
+}
+
+Json with_values(Json efficiency, const std::vector<FitParameter>& parameters,
+                 const std::vector<double>& values) {
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    efficiency[Json::json_pointer(parameters[k].pointer)] = values[k];
+  }
+  return efficiency;
+}
+
+double fit_objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
+                     const Json& efficiency, FitGoal goal) {
+  std::vector<std::size_t> all = which;
+  if (all.empty()) {
+    for (std::size_t i = 0; i < runs.runs().size(); ++i) all.push_back(i);
+  }
+  return objective(runs, all, runs.predict(efficiency, "auto", all), goal);
+}
+
+FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, const Json& start,
+              const std::vector<FitParameter>& parameters, FitGoal goal,
+              const std::function<void(const FitProgress&)>& progress) {
+  constexpr double kFirstStep = 0.25;  // Of the range, or of the logarithm's.
+  constexpr double kLastStep = 0.004;
+  std::vector<std::size_t> all = which;
+  if (all.empty()) {
+    for (std::size_t i = 0; i < runs.runs().size(); ++i) all.push_back(i);
+  }
+  Json efficiency = start;
+  // Positions in `all` that depend on each parameter: only they are simulated again.
+  std::vector<std::vector<std::size_t>> affected(parameters.size());
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (depends(runs.runs()[all[i]], parameters[k])) affected[k].push_back(i);
+    }
+  }
+  std::vector<double> value(parameters.size());
+  std::vector<double> step(parameters.size(), kFirstStep);
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    const FitParameter& p = parameters[k];
+    const Json::json_pointer pointer(p.pointer);
+    const std::string key = p.pointer.substr(p.pointer.rfind('/') + 1);
+    if (efficiency.contains(pointer)) {
+      value[k] = efficiency.at(pointer).get<double>();
+    } else {
+      value[k] = efficiency.at("default").value(
+          key, p.logarithmic ? std::sqrt(p.low * p.high) : (p.low + p.high) / 2);
+    }
+    value[k] = std::clamp(value[k], p.low, p.high);
+    efficiency[pointer] = value[k];
+  }
+  std::vector<Prediction> predictions = runs.predict(efficiency, "auto", all);
+  FitResult result;
+  result.before = result.after = objective(runs, all, predictions, goal);
+  const auto try_value = [&](std::size_t k, double candidate) {
+    const Json::json_pointer pointer(parameters[k].pointer);
+    std::vector<std::size_t> rows;
+    for (std::size_t i : affected[k]) rows.push_back(all[i]);
+    if (rows.empty()) return false;
+    efficiency[pointer] = candidate;
+    const std::vector<Prediction> changed = runs.predict(efficiency, "auto", rows);
+    ++result.evaluations;
+    std::vector<Prediction> mixed = predictions;
+    for (std::size_t i = 0; i < affected[k].size(); ++i) mixed[affected[k][i]] = changed[i];
+    const double now = objective(runs, all, mixed, goal);
+    if (now >= result.after * (1 - 1e-6)) {
+      efficiency[pointer] = value[k];
+      return false;
+    }
+    result.after = now;
+    predictions = std::move(mixed);
+    value[k] = candidate;
+    return true;
+  };
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    bool running = false;
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      const FitParameter& p = parameters[k];
+      if (step[k] < kLastStep) continue;
+      running = true;
+      const auto moved = [&](double by) {
+        return std::clamp(p.logarithmic ? value[k] * std::pow(p.high / p.low, by)
+                                        : value[k] + (p.high - p.low) * by,
+                          p.low, p.high);
+      };
+      const double up = moved(step[k]);
+      const double down = moved(-step[k]);
+      if (!(up != value[k] && try_value(k, up)) && !(down != value[k] && try_value(k, down))) {
+        step[k] /= 2;
+      }
+      if (progress) progress({sweep, result.after, p.pointer});
+    }
+    if (!running) break;
+  }
+  result.values = std::move(value);
+  return result;
+}
+
+Halves split_groups(const PreparedRuns& runs, std::uint64_t seed) {
+  std::map<int, bool> held;
+  std::mt19937_64 random(seed);
+  Halves halves;
+  for (std::size_t i = 0; i < runs.runs().size(); ++i) {
+    const auto [it, fresh] = held.try_emplace(runs.group()[i]);
+    if (fresh) it->second = (random() >> 63) != 0;
+    (it->second ? halves.held_out : halves.fit).push_back(i);
+  }
+  return halves;
+}
+
+}  // namespace meshwright

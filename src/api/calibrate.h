@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/validate.h"
+
+namespace meshwright {
+
+/// One number of an efficiency file that a calibration may change.
+struct FitParameter {
+  std::string pointer;  ///< JSON pointer: "/engines/megatron/compute_scale".
+  double low = 0, high = 1;
+  bool logarithmic = false;  ///< Steps multiply rather than add.
+  std::string engine;        ///< Only runs of this engine depend on it; empty = all.
+};
+
+/// What is minimized, each a mean over sources that counts every source once.
+enum class FitGoal {
+  kStepTime,  ///< |log(predicted / measured)| of step times.
+  kMemory,    ///< The same of peak memory, and the confidence by which runs are told to fit or not.
+};
+
+/// The end-to-end numbers of every engine that the runs name: step-time ones or memory ones.
+std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal goal);
+
+struct FitProgress {
+  int sweep = 0;
+  double objective = 0;
+  std::string parameter;
+};
+
+struct FitResult {
+  std::vector<double> values;    ///< Parallel to the parameters.
+  double before = 0, after = 0;  ///< Objective on the runs that were fitted.
+  int evaluations = 0;
+};
+
+/// Pattern search along coordinates (Hooke and Jeeves 1961): every parameter in turn is moved up
+/// and down by its step, kept where the objective falls; when a whole sweep finds nothing, steps
+/// are halved. Deterministic. `which` restricts the runs (all when empty).
+FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which,
+              const Json& efficiency, const std::vector<FitParameter>& parameters, FitGoal goal,
+              const std::function<void(const FitProgress&)>& progress = {});
+
+/// An efficiency file with other values of some parameters.
+Json with_values(Json efficiency, const std::vector<FitParameter>& parameters,
+                 const std::vector<double>& values);
+
+double fit_objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
+                     const Json& efficiency, FitGoal goal);
+
+/// Halves the runs at random by groups (runs that are compared with each other stay together).
+struct Halves {
+  std::vector<std::size_t> fit, held_out;
+};
+Halves split_groups(const PreparedRuns& runs, std::uint64_t seed);
+
+}  // namespace meshwright
