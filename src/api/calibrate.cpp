@@ -16,6 +16,8 @@ namespace {
 // How sharply "fits" is told from "does not": a tenth of the memory past the limit counts as much
 // as a factor e.
 constexpr double kFitSharpness = 10;
+// Errors beyond this (of the logarithm) count less and less.
+constexpr double kLargeError = 0.25;
 
 // Mean of the runs' losses per source.
 class SourceMeans {
@@ -39,8 +41,11 @@ class SourceMeans {
   std::map<std::string, Sum> sums_;
 };
 
-double log_error(double predicted, double measured) {
-  return std::abs(std::log(std::max(predicted, 1e-30) / measured));
+// Grows like the logarithm of a large error only, so that runs which something else went wrong with
+// (a misplaced process, an allocator out of memory) do not bend the rest.
+double robust_log_error(double predicted, double measured) {
+  const double error = std::abs(std::log(std::max(predicted, 1e-30) / measured));
+  return kLargeError * std::log1p(error / kLargeError);
 }
 
 double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
@@ -50,10 +55,10 @@ double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which
     const MeasuredRun& run = runs.runs()[which[k]];
     const Prediction& p = predictions[k];
     if (goal == FitGoal::kStepTime) {
-      if (run.step) means.add(run.source, log_error(p.step.value, run.step->value));
+      if (run.step) means.add(run.source, robust_log_error(p.step.value, run.step->value));
       continue;
     }
-    if (run.peak) means.add(run.source + " peak", log_error(p.peak.value, run.peak->value));
+    if (run.peak) means.add(run.source + " peak", robust_log_error(p.peak.value, run.peak->value));
     const double margin = kFitSharpness * (p.total / p.capacity - 1);
     means.add(run.source + (run.out_of_memory ? " full" : " fits"),
               std::log1p(std::exp(run.out_of_memory ? -margin : margin)));
@@ -84,6 +89,10 @@ std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal go
       {"micro_batch_fixed_us", 10, 50000, true, FitGoal::kStepTime},
       {"gradient_overlap", 0, 1, false, FitGoal::kStepTime},
       {"gather_overlap", 0, 1, false, FitGoal::kStepTime},
+      {"memory_passes", 1, 8, true, FitGoal::kStepTime},
+      {"attention_passes", 1, 8, true, FitGoal::kStepTime},
+      {"peer_fixed_us", 5, 5000, true, FitGoal::kStepTime},
+      {"bucket_mib", 10, 10000, true, FitGoal::kStepTime},
       {"context_gib", 0.3, 12, true, FitGoal::kMemory},
       {"fragmentation", 0.01, 0.6, true, FitGoal::kMemory},
       {"communication_buffers", 0.01, 8, true, FitGoal::kMemory},

@@ -14,6 +14,7 @@
 #include "cluster/cluster.h"
 #include "plan/check.h"
 #include "plan/lower.h"
+#include "search/problem.h"
 #include "sim/simulate.h"
 
 namespace meshwright {
@@ -267,9 +268,11 @@ int SourceReport::skipped_rows() const {
 
 ValidationReport compare(const PreparedRuns& prepared, const std::vector<Prediction>& predictions,
                          const std::vector<std::size_t>& which) {
+  // What a plan may use of a device's memory, as the planner has it.
+  const double kHeadroom = Restrictions{}.max_memory;
   struct Collected {
     std::vector<MeasuredPair> times, peaks;
-    std::map<int, std::vector<MeasuredPair>> groups;
+    std::map<int, std::vector<GroupEntry>> groups;
   };
   std::map<std::string, SourceReport> reports;
   std::map<std::string, Collected> collected;
@@ -284,7 +287,7 @@ ValidationReport compare(const PreparedRuns& prepared, const std::vector<Predict
     if (run.step) {
       const MeasuredPair pair{run.step->value, p.step.value};
       pairs.times.push_back(pair);
-      pairs.groups[prepared.group()[i]].push_back(pair);
+      pairs.groups[prepared.group()[i]].push_back({pair, p.total <= p.capacity * kHeadroom});
     }
     if (run.peak) pairs.peaks.push_back({run.peak->value, p.peak.value});
     source.confusion.add(run.out_of_memory, p.fits());
@@ -304,7 +307,7 @@ ValidationReport compare(const PreparedRuns& prepared, const std::vector<Predict
     source.median = median_error(pairs.times);
     for (const auto& [id, group] : pairs.groups) {
       if (group.size() < 2) continue;
-      const RankCount ranks = count_ranks(group);
+      const RankCount ranks = count_ranks(pairs_of(group));
       source.ranks.agree += ranks.agree;
       source.ranks.differ += ranks.differ;
       const double r = regret(group);

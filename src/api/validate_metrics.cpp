@@ -40,21 +40,27 @@ RankCount count_ranks(const std::vector<MeasuredPair>& group) {
   return count;
 }
 
-double regret(const std::vector<MeasuredPair>& group) {
-  if (group.empty()) return 0;
-  double best = group[0].measured;
-  double picked = group[0].measured;
-  double smallest = group[0].predicted;
-  for (const MeasuredPair& p : group) {
-    best = std::min(best, p.measured);
-    if (p.predicted < smallest) {
-      smallest = p.predicted;
-      picked = p.measured;
-    } else if (p.predicted == smallest) {
-      picked = std::max(picked, p.measured);
+std::vector<MeasuredPair> pairs_of(const std::vector<GroupEntry>& group) {
+  std::vector<MeasuredPair> pairs;
+  for (const GroupEntry& entry : group) pairs.push_back(entry.time);
+  return pairs;
+}
+
+double regret(const std::vector<GroupEntry>& group) {
+  const bool choice =
+      std::any_of(group.begin(), group.end(), [](const GroupEntry& e) { return e.allowed; });
+  double best = 0, picked = 0, smallest = 0;
+  for (const auto& [time, allowed] : group) {
+    if (best == 0 || time.measured < best) best = time.measured;
+    if (choice && !allowed) continue;
+    if (picked == 0 || time.predicted < smallest) {
+      smallest = time.predicted;
+      picked = time.measured;
+    } else if (time.predicted == smallest) {
+      picked = std::max(picked, time.measured);
     }
   }
-  return picked / best - 1;
+  return best > 0 ? picked / best - 1 : 0;
 }
 
 void Confusion::add(bool ran_out, bool predicted_fit) {

@@ -23,9 +23,17 @@ struct RankCount {
 };
 RankCount count_ranks(const std::vector<MeasuredPair>& group);
 
-/// What following the prediction costs: the measured value of the entry that is predicted smallest,
-/// over the smallest measured, minus 1. Of entries predicted equal, the worst.
-double regret(const std::vector<MeasuredPair>& group);
+/// A run among those that it is compared with.
+struct GroupEntry {
+  MeasuredPair time;
+  bool allowed = true;  ///< Predicted to fit in memory with the planner's headroom.
+};
+std::vector<MeasuredPair> pairs_of(const std::vector<GroupEntry>& group);
+
+/// What following the prediction costs: the measured value of the allowed entry that is predicted
+/// smallest, over the smallest measured of all, minus 1. Of entries predicted equal, the worst;
+/// with none allowed, all count as allowed.
+double regret(const std::vector<GroupEntry>& group);
 
 /// Of "does it fit in memory".
 struct Confusion {

@@ -6,8 +6,8 @@
 // host needs to launch kernels is counted per block (price.cpp).
 //          Matrix products are computed in whole tiles: m and n are rounded up to the tile.
 // ring     t = base + (n-1) * steps * latency + max over links of bytes * (n-1)/n / (share *
-// fraction) tree     t = base + 2 * log2(parts) * steps * latency + the same bytes; all_reduce
-// takes the better of both.
+// fraction); all_reduce takes twice the steps, and an uplink of one of p hosts carries
+// 2 * bytes * (p-1)/p of it.
 //
 // Loses to the profiled model wherever kernels have cliffs (odd shapes, new libraries).
 #include <algorithm>
@@ -51,7 +51,7 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
   if (instr.kind == InstrKind::kOptimizer) {
     return instr.bytes / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   }
-  Seconds time = memory + e.memory.fixed * kernels;
+  Seconds time = memory * e.memory_passes + e.memory.fixed * kernels;
   if (instr.kernel == KernelClass::kMatmul) {
     const Efficiency::Kernel& k = matmul_efficiency(instr, kind, e);
     const MatmulShape& s = instr.matmul;
@@ -68,7 +68,9 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
     const double rate = matrix_peak(sixteen, kind).value * e.attention.fraction * backward;
     time = std::max(Seconds(instr.flops.value / rate), memory) + e.attention.fixed * kernels;
   }
-  time += instr.pointwise / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
+  const double passes = instr.matmul.batch > 1 ? e.attention_passes : 1;
+  time +=
+      instr.pointwise * passes / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   return time * e.compute_scale;
 }
 
@@ -77,13 +79,17 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
   if (comm.group_size < 2) return Seconds(0);
   Seconds transfer, step, base;
   for (const CommMesh::Level& level : comm.levels) {
-    const Efficiency::Link& link = e.link(level.name);
+    const Efficiency::Link& link = e.link(level.link);
     double volume = bytes.value;
     double fraction = link.fraction;
+    double steps = link.steps;
     switch (kind) {
       case CollectiveKind::kAllReduce:
-        volume *= 2 * (n - 1) / n;
+        // Sums are formed below an uplink before they cross it, so that it carries its parts'
+        // share.
+        volume *= 2.0 * (level.groups_inside - 1) / level.groups_inside;
         fraction = link.all_reduce_fraction;
+        steps = link.all_reduce_steps;
         break;
       case CollectiveKind::kAllGather:
       case CollectiveKind::kReduceScatter:
@@ -99,18 +105,12 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
         break;
     }
     transfer = std::max(transfer, Seconds(volume / (level.bandwidth.value * fraction)));
-    step = std::max(step, level.latency * link.steps);
+    step = std::max(step, level.latency * steps);
     base = std::max(base, link.base);
   }
-  const double parts = comm.levels.empty() ? 1 : comm.widest().groups_inside;
-  const double inside = std::max(n / std::max(parts, 1.0), 1.0);
   switch (kind) {
-    case CollectiveKind::kAllReduce: {
-      const Seconds inner = comm.levels.front().latency * e.link(comm.levels.front().name).steps;
-      const double depth = 2 * std::ceil(std::log2(std::max(parts, 2.0)));
-      const Seconds tree = step * depth + (parts < n ? inner * (2 * (inside - 1)) : Seconds(0));
-      return base + std::min(step * (2 * (n - 1)), tree) + transfer;
-    }
+    case CollectiveKind::kAllReduce:
+      return base + step * (2 * (n - 1)) + transfer;
     case CollectiveKind::kAllToAll:
       return base + step * std::min(n - 1, 8 + std::log2(n)) + transfer;
     case CollectiveKind::kBroadcast:

@@ -47,6 +47,7 @@ class Reader {
     inner.number("all_reduce_fraction", target.all_reduce_fraction, 0.001, 2);
     inner.number("all_to_all_fraction", target.all_to_all_fraction, 0.001, 2);
     inner.number("steps", target.steps, 0, 1000);
+    inner.number("all_reduce_steps", target.all_reduce_steps, 0, 1000);
     inner.seconds("base_us", target.base, 1e-6);
     inner.finish();
   }
@@ -57,7 +58,7 @@ class Reader {
   }
   void finish() const {
     for (const auto& [key, value] : json_.items()) {
-      bool known = key == "source" || key == "notes";
+      bool known = key == "source" || key == "notes" || key == "extends";
       for (const std::string& s : seen_) known |= s == key;
       if (!known) throw Error(fmt::format("unknown key '{}'", key), source_);
     }
@@ -72,8 +73,8 @@ class Reader {
 
 }  // namespace
 
-const Efficiency::Link& Efficiency::link(std::string_view level) const {
-  auto it = links.find(level);
+const Efficiency::Link& Efficiency::link(std::string_view made_of) const {
+  auto it = links.find(made_of);
   if (it == links.end()) it = links.find("default");
   MW_CHECK(it != links.end(), "efficiency has no default link");
   return it->second;
@@ -89,6 +90,8 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.kernel("attention", e.attention);
   r.number("attention_backward", e.attention_backward, 0.01, 10);
   r.kernel("memory", e.memory);
+  r.number("memory_passes", e.memory_passes, 0.5, 20);
+  r.number("attention_passes", e.attention_passes, 0.5, 20);
   r.seconds("launch_us", e.launch, 1e-6);
   r.seconds("collective_launch_us", e.collective_launch, 1e-6);
   if (const Json* links = r.object("links")) {
@@ -103,11 +106,15 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
       e.links[level] = link;
     }
   }
+  double mib = e.bucket.value / (1 << 20);
+  r.number("bucket_mib", mib, 0, 1e6);
+  e.bucket = Bytes(mib * (1 << 20));
   r.number("gradient_overlap", e.gradient_overlap, 0, 1);
   r.number("gather_overlap", e.gather_overlap, 0, 1);
   r.number("context_overlap", e.context_overlap, 0, 1);
   r.seconds("step_fixed_ms", e.step_fixed, 1e-3);
   r.seconds("micro_batch_fixed_us", e.micro_batch_fixed, 1e-6);
+  r.seconds("peer_fixed_us", e.peer_fixed, 1e-6);
   r.number("compute_scale", e.compute_scale, 0.1, 10);
   double gib = e.context.value / (1 << 30);
   r.number("context_gib", gib, 0, 100);
@@ -128,20 +135,46 @@ Efficiency efficiency_for(const DeviceKind& kind, std::string_view engine) {
   return efficiency_for(shipped_efficiency(), kind, engine);
 }
 
+namespace {
+
+const Json& part(const Json& file, const char* key) {
+  const auto it = file.find(key);
+  if (!file.is_object() || it == file.end() || !it->is_object()) {
+    throw Error(fmt::format("must have an object '{}'", key), "efficiency file",
+                "keys: default, architectures, engines");
+  }
+  return *it;
+}
+
+// An engine's numbers over those of the engine that it extends.
+Efficiency with_engine(const Json& engines, const std::string& name, const Efficiency& base,
+                       int depth) {
+  const auto it = engines.find(name);
+  if (it == engines.end() || depth > 8) {
+    std::string known;
+    for (const auto& [key, value] : engines.items()) known += (known.empty() ? "" : ", ") + key;
+    throw Error(fmt::format("unknown engine '{}'", name), {}, "known: " + known);
+  }
+  const std::string where = "efficiency: /engines/" + name;
+  Efficiency e = base;
+  if (const auto extends = it->find("extends"); extends != it->end()) {
+    if (!extends->is_string()) throw Error("must be an engine's name", where + "/extends");
+    e = with_engine(engines, extends->get<std::string>(), base, depth + 1);
+  }
+  return parse_efficiency(*it, e, where);
+}
+
+}  // namespace
+
 Efficiency efficiency_for(const Json& file, const DeviceKind& kind, std::string_view engine) {
-  Efficiency e = parse_efficiency(file.at("default"), {}, "efficiency.json: /default");
-  const Json& architectures = file.at("architectures");
+  Efficiency e = parse_efficiency(part(file, "default"), {}, "efficiency: /default");
+  const Json& architectures = part(file, "architectures");
   for (const std::string& key : {kind.vendor, kind.architecture, kind.name}) {
     if (const auto it = architectures.find(key); it != architectures.end()) {
-      e = parse_efficiency(*it, e, "efficiency.json: /architectures/" + key);
+      e = parse_efficiency(*it, e, "efficiency: /architectures/" + key);
     }
   }
-  const Json& engines = file.at("engines");
-  const auto it = engines.find(std::string(engine));
-  if (it == engines.end()) {
-    throw Error(fmt::format("unknown engine '{}'", engine), {}, "known: " + known_engines());
-  }
-  return parse_efficiency(*it, e, fmt::format("efficiency.json: /engines/{}", engine));
+  return with_engine(part(file, "engines"), std::string(engine), e, 0);
 }
 
 std::string known_engines() {

@@ -23,8 +23,9 @@ struct Efficiency {
     double all_reduce_fraction =
         0.8;  ///< The same for all_reduce (in-network reduction may exceed 1).
     double all_to_all_fraction = 0.8;
-    double steps = 1;  ///< Times the link's latency per ring step.
-    Seconds base;      ///< Per collective.
+    double steps = 1;             ///< Times the link's latency per ring step.
+    double all_reduce_steps = 1;  ///< The same for all_reduce, of which there are twice as many.
+    Seconds base;                 ///< Per collective.
   };
 
   Kernel matmul_16bit, matmul_fp8, matmul_fp32;
@@ -32,18 +33,25 @@ struct Efficiency {
   Kernel attention;                 ///< Forward; fraction of the 16-bit peak.
   double attention_backward = 0.8;  ///< Backward fraction relative to forward.
   Kernel memory;                    ///< Fraction of memory bandwidth.
+  /// How often the traffic of a fused kernel is moved: more than 1 where an engine runs
+  /// normalizations, activations and the loss as several operators each.
+  double memory_passes = 1;
+  double attention_passes = 1;  ///< The same of what unfused attention does to its scores.
   /// Host time per kernel and per collective. A block of kernels takes at least their sum: the host
   /// launches them one after another, ahead of the device while it can.
   Seconds launch, collective_launch;
   std::map<std::string, Link, std::less<>>
-      links;  ///< By level left: "device", "host", "rack", …; "default".
+      links;  ///< By what the link is made of ("nvlink", "ib", …); "default".
 
+  /// Gradients and gathered parameters travel in messages of this size; 0 = each buffer in one.
+  Bytes bucket;
   double gradient_overlap =
       0.8;                      ///< Share of gradient traffic that the last backward pass may hide.
   double gather_overlap = 0.9;  ///< Share of parameter gathers that compute may hide.
   double context_overlap = 0.8;  ///< Share of ring attention traffic that attention may hide.
   Seconds step_fixed;            ///< Per step: data loading, logging, loss synchronization.
   Seconds micro_batch_fixed;     ///< Per micro-batch and chunk on the host.
+  Seconds peer_fixed;            ///< Per message between stages.
   double compute_scale = 1;      ///< Multiplies every kernel's time (clock throttling, framework).
 
   Bytes context;                ///< CUDA context, NCCL, library workspaces.
@@ -51,7 +59,7 @@ struct Efficiency {
   double communication_buffers =
       1;  ///< Of the largest gathered or reduced buffer, kept twice over.
 
-  const Link& link(std::string_view level) const;
+  const Link& link(std::string_view made_of) const;
 };
 
 /// Looks up `engine` ("default", "megatron", "fsdp", …) on a device kind: the architecture's

@@ -1,6 +1,7 @@
 #include "cost/price.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -52,7 +53,16 @@ Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
   if (instr.kind != InstrKind::kCollective) return model_.compute(instr, slowest_kind(mesh), e);
   if (instr.peer_offset != 0) return peer(instr.bytes, mesh, instr.peer_offset);
-  return model_.collective(instr.collective, instr.bytes, comm(mesh, instr.group), e);
+  const CommMesh& c = comm(mesh, instr.group);
+  const bool bucketed =
+      instr.purpose == Purpose::kGradient || instr.purpose == Purpose::kParameterGather;
+  if (!bucketed || e.bucket.value <= 0 || instr.bytes <= e.bucket) {
+    return model_.collective(instr.collective, instr.bytes, c, e);
+  }
+  const double messages = std::floor(instr.bytes / e.bucket);
+  const Bytes rest = instr.bytes - e.bucket * messages;
+  return model_.collective(instr.collective, e.bucket, c, e) * messages +
+         (rest.value > 0 ? model_.collective(instr.collective, rest, c, e) : Seconds(0));
 }
 
 BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
@@ -93,7 +103,8 @@ Seconds Pricer::peer(Bytes bytes, const Mesh& mesh, int offset) {
   const std::vector<int> key = {mesh.first_device, -1, offset};
   const auto [it, fresh] = comm_meshes_.try_emplace(key);
   if (fresh) it->second = peer_mesh(cluster_, mesh, offset);
-  return model_.collective(CollectiveKind::kBroadcast, bytes, it->second, efficiency(mesh));
+  const Efficiency& e = efficiency(mesh);
+  return model_.collective(CollectiveKind::kBroadcast, bytes, it->second, e) + e.peer_fixed;
 }
 
 StepTime step_time(const std::vector<Instr>& step, const Mesh& mesh, Pricer& pricer) {

@@ -66,7 +66,7 @@ CommMesh from_devices(const Cluster& cluster, const Mesh& mesh, const std::vecto
     auto [it, fresh] = by_level.try_emplace(domain.level);
     CommMesh::Level& level = it->second;
     if (fresh) {
-      level = {domain.level, count, 1, share, domain.latency};
+      level = {domain.level, domain.link, count, 1, share, domain.latency};
       order.emplace_back(domain.device_count, domain.level);
     } else {
       ++level.groups_inside;

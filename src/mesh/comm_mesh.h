@@ -14,8 +14,8 @@ namespace meshwright {
 /// groups of the mesh are active, and the latency of one crossing.
 struct CommMesh {
   struct Level {
-    std::string_view
-        name;  ///< Level of the domain left ("device", "host", "rack"); names the link class.
+    std::string_view name;     ///< Level of the domain left ("device", "host", "rack").
+    std::string_view link;     ///< What the uplink is made of ("nvlink", "ib", "efa").
     int members_inside = 1;    ///< Devices of the group below one uplink of this level.
     int groups_inside = 1;     ///< Parts of the group at this level: uplinks in use by one group.
     BytesPerSecond bandwidth;  ///< One group's share of one uplink, per direction.

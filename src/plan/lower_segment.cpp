@@ -76,6 +76,7 @@ class Lowerer {
     return stage_.roles.data.mask() | stage_.roles.context.mask();
   }
   void keep(ValueId id, Bytes wanted);
+  void accumulate();
   void shard_state();
   void recompute(const Segment& segment);
 
@@ -347,6 +348,25 @@ void Lowerer::backward_op(int index) {
   program_.backward_peak = std::max(program_.backward_peak, Bytes(live));
 }
 
+// Every backward pass adds its gradients of parameters to those of the micro-batches before: a pass
+// over the accumulated gradients, one kernel per parameter.
+void Lowerer::accumulate() {
+  const bool sharded =
+      stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3;
+  Instr instr;
+  instr.purpose = Purpose::kBackward;
+  instr.kernel = KernelClass::kMemory;
+  instr.dtype = training_.gradient_dtype;
+  for (const ParameterShard& p : program_.parameters) {
+    const AxisList& axes = p.grouped ? stage_.expert_state_axes : stage_.state_axes;
+    const double elements = p.elements / (sharded ? stage_.mesh.size(axes) : 1);
+    instr.traffic +=
+        Bytes(elements * (training_.parameter_bytes() + 2.0 * training_.gradient_bytes()));
+    ++instr.kernels;
+  }
+  if (instr.kernels > 0) program_.backward.push_back(instr);
+}
+
 // FSDP / ZeRO-3 (Zhao et al. 2023): parameters are gathered before a segment's forward and backward
 // pass; gradients are scattered after every backward pass (ZeRO-2 too).
 void Lowerer::shard_state() {
@@ -430,6 +450,7 @@ SegmentProgram Lowerer::run(const Segment& segment) {
   if (stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3) {
     shard_state();
   }
+  accumulate();
   return std::move(program_);
 }
 
