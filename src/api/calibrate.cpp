@@ -18,8 +18,13 @@ namespace {
 constexpr double kFitSharpness = 10;
 // Errors beyond this (of the logarithm) count less and less.
 constexpr double kLargeError = 0.25;
+// Runs from which on a source has its full weight.
+constexpr double kFullWeight = 10;
+// What it costs to move a number over its whole range: numbers that the runs say nothing about stay
+// where they are.
+constexpr double kPull = 0.01;
 
-// Mean of the runs' losses per source.
+// Mean of the runs' losses per source; sources of few runs count less.
 class SourceMeans {
  public:
   void add(const std::string& source, double loss) {
@@ -28,9 +33,13 @@ class SourceMeans {
     ++s.count;
   }
   double mean() const {
-    double total = 0;
-    for (const auto& [name, s] : sums_) total += s.loss / s.count;
-    return sums_.empty() ? 0 : total / static_cast<double>(sums_.size());
+    double total = 0, weights = 0;
+    for (const auto& [name, s] : sums_) {
+      const double weight = std::min(1.0, s.count / kFullWeight);
+      total += weight * s.loss / s.count;
+      weights += weight;
+    }
+    return weights > 0 ? total / weights : 0;
   }
 
  private:
@@ -59,22 +68,34 @@ double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which
       continue;
     }
     if (run.peak) means.add(run.source + " peak", robust_log_error(p.peak.value, run.peak->value));
-    const double margin = kFitSharpness * (p.total / p.capacity - 1);
+    const double margin = kFitSharpness * (p.memory.total() / p.capacity - 1);
     means.add(run.source + (run.out_of_memory ? " full" : " fits"),
               std::log1p(std::exp(run.out_of_memory ? -margin : margin)));
   }
   return means.mean();
 }
 
-bool depends(const MeasuredRun& run, const FitParameter& parameter) {
-  return parameter.engine.empty() || run.engine == parameter.engine;
+// Whether an engine's numbers are those of `base` or of an engine that extends it.
+bool builds_on(const Json& efficiency, std::string engine, const std::string& base) {
+  const Json& engines = efficiency.at("engines");
+  for (int depth = 0; depth < 8 && engine != base; ++depth) {
+    const auto it = engines.find(engine);
+    if (it == engines.end() || !it->contains("extends")) return false;
+    engine = it->at("extends").get<std::string>();
+  }
+  return engine == base;
 }
 
 }  // namespace
 
-std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal goal) {
+std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, const Json& efficiency,
+                                            FitGoal goal) {
   std::set<std::string> engines;
-  for (const MeasuredRun& run : runs.runs()) engines.insert(run.engine);
+  for (const MeasuredRun& run : runs.runs()) {
+    for (const auto& [name, value] : efficiency.at("engines").items()) {
+      if (builds_on(efficiency, run.engine, name)) engines.insert(name);
+    }
+  }
   struct Kind {
     const char* key;
     double low, high;
@@ -83,27 +104,58 @@ std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal go
   };
   constexpr Kind kKinds[] = {
       {"compute_scale", 0.5, 3, true, FitGoal::kStepTime},
-      {"launch_us", 1, 100, true, FitGoal::kStepTime},
+      {"launch_us", 1, 300, true, FitGoal::kStepTime},
       {"collective_launch_us", 5, 1000, true, FitGoal::kStepTime},
-      {"step_fixed_ms", 0.5, 500, true, FitGoal::kStepTime},
-      {"micro_batch_fixed_us", 10, 50000, true, FitGoal::kStepTime},
-      {"gradient_overlap", 0, 1, false, FitGoal::kStepTime},
-      {"gather_overlap", 0, 1, false, FitGoal::kStepTime},
       {"memory_passes", 1, 8, true, FitGoal::kStepTime},
       {"attention_passes", 1, 8, true, FitGoal::kStepTime},
+      {"step_fixed_ms", 0.5, 100, true, FitGoal::kStepTime},
+      {"micro_batch_fixed_us", 10, 20000, true, FitGoal::kStepTime},
       {"peer_fixed_us", 5, 5000, true, FitGoal::kStepTime},
+      {"gradient_overlap", 0, 1, false, FitGoal::kStepTime},
+      {"update_overlap", 0, 1, false, FitGoal::kStepTime},
+      {"gather_overlap", 0, 1, false, FitGoal::kStepTime},
       {"bucket_mib", 10, 10000, true, FitGoal::kStepTime},
-      {"context_gib", 0.3, 12, true, FitGoal::kMemory},
-      {"fragmentation", 0.01, 0.6, true, FitGoal::kMemory},
-      {"communication_buffers", 0.01, 8, true, FitGoal::kMemory},
+      {"context_gib", 0.5, 8, true, FitGoal::kMemory},
+      {"fragmentation", 0.01, 0.3, true, FitGoal::kMemory},
+      {"activation_scale", 0.8, 2, true, FitGoal::kMemory},
+      {"loss_copies", 0.5, 6, true, FitGoal::kMemory},
+      {"working_gradients", 0, 1, false, FitGoal::kMemory},
   };
   std::vector<FitParameter> parameters;
   for (const std::string& engine : engines) {
+    const Json& entry = efficiency.at("engines").at(engine);
     for (const Kind& kind : kKinds) {
       if (kind.goal != goal) continue;
-      parameters.push_back({fmt::format("/engines/{}/{}", engine, kind.key), kind.low, kind.high,
-                            kind.logarithmic, engine});
+      // An engine that extends another one has only the numbers in which it differs.
+      if (entry.contains("extends") && !entry.contains(kind.key)) continue;
+      parameters.push_back({fmt::format("/engines/{}/{}", engine, kind.key),
+                            kind.low,
+                            kind.high,
+                            kind.logarithmic,
+                            engine,
+                            {}});
     }
+    if (goal == FitGoal::kStepTime && entry.contains("attention")) {
+      parameters.push_back(
+          {fmt::format("/engines/{}/attention/fraction", engine), 0.05, 1, true, engine, {}});
+    }
+  }
+  return parameters;
+}
+
+std::vector<FitParameter> architecture_parameters(const PreparedRuns& runs,
+                                                  const Json& efficiency) {
+  std::set<std::string> architectures;
+  for (std::size_t i = 0; i < runs.runs().size(); ++i) architectures.insert(runs.architecture(i));
+  std::vector<FitParameter> parameters;
+  for (const std::string& name : architectures) {
+    const Json& known = efficiency.at("architectures");
+    if (known.contains(name) && known.at(name).contains("matmul_16bit") &&
+        known.at(name).at("matmul_16bit").contains("fixed_us")) {
+      continue;
+    }
+    parameters.push_back(
+        {fmt::format("/architectures/{}/matmul_16bit/fraction", name), 0.1, 1, true, {}, name});
   }
   return parameters;
 }
@@ -139,7 +191,12 @@ FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, c
   std::vector<std::vector<std::size_t>> affected(parameters.size());
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (depends(runs.runs()[all[i]], parameters[k])) affected[k].push_back(i);
+      const FitParameter& p = parameters[k];
+      const MeasuredRun& run = runs.runs()[all[i]];
+      if ((p.engine.empty() || builds_on(efficiency, run.engine, p.engine)) &&
+          (p.architecture.empty() || runs.architecture(all[i]) == p.architecture)) {
+        affected[k].push_back(i);
+      }
     }
   }
   std::vector<double> value(parameters.size());
@@ -157,9 +214,22 @@ FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, c
     value[k] = std::clamp(value[k], p.low, p.high);
     efficiency[pointer] = value[k];
   }
+  const std::vector<double> initial = value;
+  const auto pull = [&](std::size_t changed, double candidate) {
+    double sum = 0;
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      const FitParameter& p = parameters[k];
+      const double now = k == changed ? candidate : value[k];
+      const double moved = p.logarithmic ? std::log(now / initial[k]) / std::log(p.high / p.low)
+                                         : (now - initial[k]) / (p.high - p.low);
+      sum += moved * moved;
+    }
+    return kPull * sum;
+  };
   std::vector<Prediction> predictions = runs.predict(efficiency, "auto", all);
   FitResult result;
-  result.before = result.after = objective(runs, all, predictions, goal);
+  result.before = objective(runs, all, predictions, goal);
+  double best = result.before;
   const auto try_value = [&](std::size_t k, double candidate) {
     const Json::json_pointer pointer(parameters[k].pointer);
     std::vector<std::size_t> rows;
@@ -170,12 +240,12 @@ FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, c
     ++result.evaluations;
     std::vector<Prediction> mixed = predictions;
     for (std::size_t i = 0; i < affected[k].size(); ++i) mixed[affected[k][i]] = changed[i];
-    const double now = objective(runs, all, mixed, goal);
-    if (now >= result.after * (1 - 1e-6)) {
+    const double now = objective(runs, all, mixed, goal) + pull(k, candidate);
+    if (now >= best * (1 - 1e-6)) {
       efficiency[pointer] = value[k];
       return false;
     }
-    result.after = now;
+    best = now;
     predictions = std::move(mixed);
     value[k] = candidate;
     return true;
@@ -196,10 +266,11 @@ FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, c
       if (!(up != value[k] && try_value(k, up)) && !(down != value[k] && try_value(k, down))) {
         step[k] /= 2;
       }
-      if (progress) progress({sweep, result.after, p.pointer});
+      if (progress) progress({sweep, best, p.pointer});
     }
     if (!running) break;
   }
+  result.after = objective(runs, all, predictions, goal);
   result.values = std::move(value);
   return result;
 }

@@ -15,7 +15,8 @@ struct FitParameter {
   std::string pointer;  ///< JSON pointer: "/engines/megatron/compute_scale".
   double low = 0, high = 1;
   bool logarithmic = false;  ///< Steps multiply rather than add.
-  std::string engine;        ///< Only runs of this engine depend on it; empty = all.
+  std::string engine;        ///< Only runs of this engine, or of one that extends it, depend on it.
+  std::string architecture;  ///< Only runs on this one depend on it; empty = all.
 };
 
 /// What is minimized, each a mean over sources that counts every source once.
@@ -24,8 +25,13 @@ enum class FitGoal {
   kMemory,    ///< The same of peak memory, and the confidence by which runs are told to fit or not.
 };
 
-/// The end-to-end numbers of every engine that the runs name: step-time ones or memory ones.
-std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, FitGoal goal);
+/// The end-to-end numbers of every engine that the runs name: step-time ones or memory ones. Of an
+/// engine that extends another one, only those that its entry has.
+std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, const Json& efficiency,
+                                            FitGoal goal);
+/// The rate of matrix products on architectures of the runs for which there is no kernel table
+/// (fit_kernels gives the others a fixed cost per kernel, too).
+std::vector<FitParameter> architecture_parameters(const PreparedRuns& runs, const Json& efficiency);
 
 struct FitProgress {
   int sweep = 0;

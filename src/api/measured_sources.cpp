@@ -5,10 +5,21 @@ namespace {
 
 constexpr double kGiB = 1073741824.0;
 
+constexpr EngineVariant kScaling[] = {
+    {.notes = "+ RMS kernel", .engine = "scaling-rms"},
+    {.notes = "label='torch'", .engine = "scaling-torch"},
+    {.notes = "label='flash_attentionv1", .engine = "scaling-flash1"},
+};
+// Peak memory says that runs with stages gather sequence-parallel operands again in the backward
+// pass, and that those without keep them.
+constexpr EngineVariant kNanotron[] = {{.pipelined = true, .engine = "nanotron-pipeline"}};
+constexpr EngineVariant kTorchtitan[] = {{.notes = "eager;", .engine = "torchtitan-eager"}};
+
 constexpr MeasuredSource kSources[] = {
     {.match = "Efficient Parallelization Layouts",
      .name = "aleph_alpha_layouts",
      .engine = "scaling",
+     .variants = kScaling,
      .network = "ib200x8",
      .zero_stage = 1,
      .half_gradients = true,
@@ -16,6 +27,7 @@ constexpr MeasuredSource kSources[] = {
     {.match = "HF ultra-scale playbook",
      .name = "playbook_nanotron",
      .engine = "nanotron",
+     .variants = kNanotron,
      .network = "efa100x32",
      .sequence_parallel = true,
      .cut = CutRule::kWeighted,
@@ -45,6 +57,7 @@ constexpr MeasuredSource kSources[] = {
      .engine = "megatron-deepspeed",
      .network = "eth50",
      .precision = "fp16",
+     .recompute = "full",  // Its example scripts checkpoint; its largest runs fit only so.
      .attention = "unfused",
      .dropout = true,
      .half_gradients = true,
@@ -67,6 +80,7 @@ constexpr MeasuredSource kSources[] = {
     {.match = "torchtitan",
      .name = "torchtitan",
      .engine = "torchtitan",
+     .variants = kTorchtitan,
      .network = "ib400x8",
      .recompute = "selective",
      .zero_stage = 3,
@@ -80,6 +94,7 @@ constexpr MeasuredSource kSources[] = {
      .precision = "fp16",
      .attention = "unfused",
      .zero_stage = 1,
+     .dropout = true,
      .half_gradients = true,
      .pads_vocab = true,
      .memory_unit = kGiB},

@@ -20,11 +20,19 @@ enum class CutRule {
               ///< output layer counted (build_model in nanotron/models/base.py).
 };
 
+/// An engine that was configured in another way: an entry of its own in the efficiency data.
+struct EngineVariant {
+  std::string_view notes;  ///< Runs whose notes contain this…
+  bool pipelined = false;  ///< … or, when it is empty, runs with several stages.
+  std::string_view engine;
+};
+
 /// What a table of measured runs leaves unsaid, from the publication or the engine's defaults.
 struct MeasuredSource {
   std::string_view match;  ///< What its column `source` begins with.
   std::string_view name;   ///< Short name in reports.
   std::string_view engine;
+  std::span<const EngineVariant> variants = {};  ///< The first that matches replaces `engine`.
   std::string_view network;  ///< Cluster shorthand after '@' when `interconnect` is blank.
   std::string_view precision = "bf16";
   std::string_view recompute = "none";

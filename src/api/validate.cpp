@@ -57,7 +57,8 @@ struct SharedModel {
   Model model;
   std::vector<Segment> segments;
   ModelFacts facts;
-  std::unique_ptr<SegmentLowering> lowering;
+  std::unique_ptr<SegmentLowering> lowering;  // Keeps tables: one thread at a time.
+  std::mutex mutex;
 };
 
 using ModelKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
@@ -146,7 +147,7 @@ PreparedRuns::PreparedRuns(MeasuredRuns measured, const Progress& progress)
   impl_->skipped = std::move(measured.skipped);
   std::map<ModelKey, std::unique_ptr<SharedModel>> models;
   std::map<std::string, std::shared_ptr<const Cluster>> clusters;
-  std::vector<const SharedModel*> model_of;
+  std::vector<SharedModel*> model_of;
   std::map<std::tuple<std::string, std::string, std::string, int, std::int64_t, std::int64_t>, int>
       groups;
   for (MeasuredRun& run : measured.runs) {
@@ -190,7 +191,8 @@ PreparedRuns::PreparedRuns(MeasuredRuns measured, const Progress& progress)
       impl_->runs.size(),
       [&](std::size_t i) {
         const MeasuredRun& run = impl_->runs[i];
-        const SharedModel& shared = *model_of[i];
+        SharedModel& shared = *model_of[i];
+        const std::lock_guard lock(shared.mutex);
         PreparedRun& p = impl_->prepared[i];
         p.plan = plan_of(run, shared);
         p.program = lower(p.plan, *shared.lowering, shared.segments);
@@ -210,6 +212,10 @@ const std::vector<MeasuredRun>& PreparedRuns::runs() const { return impl_->runs;
 const std::vector<SkippedRow>& PreparedRuns::skipped() const { return impl_->skipped; }
 const std::vector<int>& PreparedRuns::group() const { return impl_->group; }
 
+const std::string& PreparedRuns::architecture(std::size_t i) const {
+  return impl_->prepared[i].cluster->kinds[0].architecture;
+}
+
 Prediction PreparedRuns::Impl::predict(std::size_t i, std::vector<Efficiency> efficiency) const {
   const MeasuredRun& run = runs[i];
   const PreparedRun& p = prepared[i];
@@ -224,7 +230,7 @@ Prediction PreparedRuns::Impl::predict(std::size_t i, std::vector<Efficiency> ef
         pricer.block(layer.forward, mesh).serial + pricer.block(layer.backward, mesh).serial;
   }
   for (const MemoryBreakdown& m : timeline.memory) {
-    result.total = std::max(result.total, m.total());
+    if (m.total() > result.memory.total()) result.memory = m;
     const Bytes peak = measured_kind(m, run.measure);
     result.peak = run.peak_of_last_stage ? peak : std::max(result.peak, peak);
   }
@@ -287,7 +293,8 @@ ValidationReport compare(const PreparedRuns& prepared, const std::vector<Predict
     if (run.step) {
       const MeasuredPair pair{run.step->value, p.step.value};
       pairs.times.push_back(pair);
-      pairs.groups[prepared.group()[i]].push_back({pair, p.total <= p.capacity * kHeadroom});
+      pairs.groups[prepared.group()[i]].push_back(
+          {pair, p.memory.total() <= p.capacity * kHeadroom});
     }
     if (run.peak) pairs.peaks.push_back({run.peak->value, p.peak.value});
     source.confusion.add(run.out_of_memory, p.fits());

@@ -13,6 +13,7 @@
 #include "api/validate_rows.h"
 #include "base/json.h"
 #include "cost/efficiency.h"
+#include "cost/memory.h"
 #include "plan/program.h"
 
 namespace meshwright {
@@ -20,11 +21,11 @@ namespace meshwright {
 /// What the planner says of one measured run.
 struct Prediction {
   Seconds step;
-  Bytes peak;      ///< In the sense of the run's MemoryMeasure, of the fullest (or last) stage.
-  Bytes total;     ///< All memory of the fullest stage's device.
-  Bytes capacity;  ///< What a device has.
+  Bytes peak;  ///< In the sense of the run's MemoryMeasure, of the fullest (or last) stage.
+  MemoryBreakdown memory;  ///< Of the fullest stage's device.
+  Bytes capacity;          ///< What a device has.
 
-  bool fits() const { return total <= capacity; }
+  bool fits() const { return memory.total() <= capacity; }
 };
 
 /// A run with its plan lowered, to be simulated with any efficiency numbers.
@@ -44,6 +45,8 @@ class PreparedRuns {
   /// Runs that are compared with each other: same source, model, devices, global batch, sequence
   /// length. Numbered from 0.
   const std::vector<int>& group() const;
+  /// Architecture of the devices of run i ("hopper").
+  const std::string& architecture(std::size_t i) const;
 
   /// Simulates some runs (all when `which` is empty) with the numbers of an efficiency file;
   /// `engine` "auto" = each run's own. The result is parallel to `which` (or to runs()).

@@ -342,6 +342,12 @@ MeasuredRun map_row(const Row& row, const MeasuredSource& source) {
   run.import.attention = attention.empty() ? std::string(source.attention)
                          : attention.starts_with("no") || attention == "unfused" ? "unfused"
                                                                                  : "flash";
+  for (const EngineVariant& variant : source.variants) {
+    if (variant.notes.empty() ? variant.pipelined && d.pp > 1 : contains(notes, variant.notes)) {
+      run.engine = variant.engine;
+      break;
+    }
+  }
   run.one_layer = contains(notes, "PER-LAYER time");
 
   const std::int64_t micro_batches = run.import.global_batch / (d.micro_batch * d.dp);

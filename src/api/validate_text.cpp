@@ -41,8 +41,9 @@ std::string row_line(const ValidationReport::Row& r) {
                         format_bytes(r.predicted.peak));
   }
   if (r.out_of_memory || !r.predicted.fits()) {
-    text += fmt::format("; {}, predicted {} of {}", r.out_of_memory ? "out of memory" : "ran",
-                        format_bytes(r.predicted.total), format_bytes(r.predicted.capacity));
+    text +=
+        fmt::format("; {}, predicted {} of {}", r.out_of_memory ? "out of memory" : "ran",
+                    format_bytes(r.predicted.memory.total()), format_bytes(r.predicted.capacity));
   }
   return text + "\n";
 }
@@ -129,7 +130,13 @@ Json report_json(const ValidationReport& report, bool rows) {
     if (r.peak) entry["peak_bytes"] = r.peak->value;
     entry["predicted_step_s"] = r.predicted.step.value;
     entry["predicted_peak_bytes"] = r.predicted.peak.value;
-    entry["predicted_total_bytes"] = r.predicted.total.value;
+    entry["predicted_total_bytes"] = r.predicted.memory.total().value;
+    const MemoryBreakdown& m = r.predicted.memory;
+    entry["predicted_memory_bytes"] = {
+        {"parameters", m.parameters.value}, {"gradients", m.gradients.value},
+        {"optimizer", m.optimizer.value},   {"activations", m.activations.value},
+        {"transient", m.transient.value},   {"communication", m.communication.value},
+        {"context", m.context.value},       {"fragmentation", m.fragmentation.value}};
     entry["capacity_bytes"] = r.predicted.capacity.value;
     entry["predicted_fits"] = r.predicted.fits();
     json["rows"].push_back(std::move(entry));

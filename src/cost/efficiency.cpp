@@ -110,6 +110,7 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.number("bucket_mib", mib, 0, 1e6);
   e.bucket = Bytes(mib * (1 << 20));
   r.number("gradient_overlap", e.gradient_overlap, 0, 1);
+  r.number("update_overlap", e.update_overlap, 0, 1);
   r.number("gather_overlap", e.gather_overlap, 0, 1);
   r.number("context_overlap", e.context_overlap, 0, 1);
   r.seconds("step_fixed_ms", e.step_fixed, 1e-3);
@@ -120,6 +121,10 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.number("context_gib", gib, 0, 100);
   e.context = Bytes(gib * (1 << 30));
   r.number("fragmentation", e.fragmentation, 0, 2);
+  r.number("loss_copies", e.loss_copies, 0, 20);
+  r.number("keeps_gathered", e.keeps_gathered, 0, 1);
+  r.number("activation_scale", e.activation_scale, 0.5, 3);
+  r.number("working_gradients", e.working_gradients, 0, 1);
   r.number("communication_buffers", e.communication_buffers, 0, 10);
   r.finish();
   return e;

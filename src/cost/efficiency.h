@@ -47,6 +47,8 @@ struct Efficiency {
   Bytes bucket;
   double gradient_overlap =
       0.8;                      ///< Share of gradient traffic that the last backward pass may hide.
+  double update_overlap = 0.5;  ///< Share of gathers of updated parameters (ZeRO-1) that the first
+                                ///< forward pass may hide.
   double gather_overlap = 0.9;  ///< Share of parameter gathers that compute may hide.
   double context_overlap = 0.8;  ///< Share of ring attention traffic that attention may hide.
   Seconds step_fixed;            ///< Per step: data loading, logging, loss synchronization.
@@ -56,6 +58,17 @@ struct Efficiency {
 
   Bytes context;                ///< CUDA context, NCCL, library workspaces.
   double fragmentation = 0.05;  ///< Allocator overhead, as a fraction of everything dynamic.
+  /// Copies of the loss's fp32 logits alive at its peak besides the one kept for the backward pass
+  /// (16-bit logits count half).
+  double loss_copies = 1;
+  /// Share of operands gathered along the sequence that is kept for the backward pass instead of
+  /// gathered again.
+  double keeps_gathered = 0;
+  /// What is saved for the backward pass, over what fused operators save (an unfused gated MLP keeps
+  /// half as much again).
+  double activation_scale = 1;
+  /// Share of gradients in the weights' type that is alive beside the accumulated ones.
+  double working_gradients = 0;
   double communication_buffers =
       1;  ///< Of the largest gathered or reduced buffer, kept twice over.
 

@@ -6,6 +6,16 @@
 
 namespace meshwright {
 
+Bytes saved_bytes(const SegmentProgram& segment, const Efficiency& e) {
+  // The loss's own copy is what it is.
+  return (segment.saved - segment.loss) * e.activation_scale + segment.loss +
+         segment.gathered * e.keeps_gathered;
+}
+
+Bytes transient_bytes(const SegmentProgram& segment, const Efficiency& e) {
+  return std::max({segment.forward_peak, segment.backward_peak, segment.loss * e.loss_copies});
+}
+
 MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
                              const Training& training, const Efficiency& e) {
   MemoryBreakdown memory;
@@ -32,11 +42,14 @@ MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
       if (!sharded_parameters) memory.parameters += Bytes(whole * training.parameter_bytes());
       memory.gradients +=
           Bytes(whole * training.gradient_bytes() / (sharded_gradients ? parts : 1));
+      if (!sharded_gradients) {
+        memory.gradients += Bytes(whole * training.parameter_bytes() * e.working_gradients);
+      }
       memory.optimizer += Bytes(whole * training.optimizer_bytes() / parts);
     }
     largest_segment = std::max(largest_segment, segment_elements);
-    saved += segment.saved.value * held.copies * held.in_flight;
-    transient = std::max({transient, segment.forward_peak.value, segment.backward_peak.value});
+    saved += saved_bytes(segment, e).value * held.copies * held.in_flight;
+    transient = std::max(transient, transient_bytes(segment, e).value);
     for (const auto* block : {&segment.forward, &segment.backward}) {
       for (const Instr& instr : *block) {
         if (instr.kind == InstrKind::kCollective && !instr.overlapped) {

@@ -36,6 +36,11 @@ struct StageContents {
   std::vector<Held> held;
 };
 
+/// Kept per micro-batch in flight by an engine with these numbers.
+Bytes saved_bytes(const SegmentProgram& segment, const Efficiency& efficiency);
+/// Live besides at the segment's peak.
+Bytes transient_bytes(const SegmentProgram& segment, const Efficiency& efficiency);
+
 MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
                              const Training& training, const Efficiency& efficiency);
 

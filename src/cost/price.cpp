@@ -71,7 +71,8 @@ BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
   Seconds ring;  // Waiting to be hidden behind the next attention kernel.
   Seconds launches;
   for (const Instr& instr : instrs) {
-    const Seconds t = price(instr, mesh);
+    Seconds t = price(instr, mesh);
+    if (instr.regather) t *= 1 - e.keeps_gathered;
     launches += instr.kind == InstrKind::kCollective ? e.collective_launch
                                                      : e.launch * std::max(instr.kernels, 1);
     time.by_purpose[static_cast<std::size_t>(instr.purpose)] += t;

@@ -237,7 +237,9 @@ void Lowerer::keep(ValueId id, Bytes wanted) {
 void Lowerer::forward_op(int index) {
   const Op& op = graph_.ops[static_cast<std::size_t>(index)];
   const LoweredOp& l = lowered(index);
-  double live = l.saved.extra.value;
+  const bool loss = op.kind == "cross_entropy";
+  double live = loss ? 0 : l.saved.extra.value;
+  if (loss) program_.loss += l.saved.extra;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     const ValueId id = op.inputs[k];
     const Value& value = graph_.value(id);
@@ -325,7 +327,12 @@ void Lowerer::backward_op(int index) {
     if (bytes_of(id, kept) >= bytes_of(id, wanted)) continue;
     std::vector<Sharding>& forms = forms_[id.value];
     if (std::find(forms.begin(), forms.end(), wanted) == forms.end()) {
+      const std::size_t first = program_.backward.size();
       emit_reshard(program_.backward, micro_type(id), kept, wanted, index);
+      for (std::size_t n = first; n < program_.backward.size(); ++n) {
+        program_.backward[n].regather = true;
+      }
+      program_.gathered += bytes_of(id, wanted) - bytes_of(id, kept);
       forms.push_back(wanted);
     }
     live += bytes_of(id, wanted).value;
@@ -429,6 +436,7 @@ void Lowerer::recompute(const Segment& segment) {
   program_.backward.insert(program_.backward.begin(), again.begin(), again.end());
   program_.backward_peak += program_.saved;
   program_.saved = Bytes(inbound);
+  program_.gathered = Bytes(0);
 }
 
 SegmentProgram Lowerer::run(const Segment& segment) {

@@ -60,9 +60,8 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
       const Seconds traffic = block->gather + block->scatter;
       c.time += block->serial + traffic - std::min(block->serial, traffic * e.gather_overlap);
     }
-    c.saved = c.program.saved.value * (1 + e.fragmentation);
-    c.transient = std::max(c.program.forward_peak.value, c.program.backward_peak.value) *
-                  (1 + e.fragmentation);
+    c.saved = saved_bytes(c.program, e).value * (1 + e.fragmentation);
+    c.transient = transient_bytes(c.program, e).value * (1 + e.fragmentation);
     StageContents contents;
     contents.held.push_back({&c.program, 1, 0});
     const MemoryBreakdown m = stage_memory(contents, costs->stage, problem_.training, e);

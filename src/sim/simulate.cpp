@@ -190,7 +190,7 @@ void Simulation::finish_step(Timeline& timeline) {
     // reductions.
     exposed[s] = step.reduce - std::min(step.reduce * e.gradient_overlap, last_backward_[s]);
     optimizer[s] = step.optimizer;
-    gather[s] = step.gather - std::min(step.gather * e.gradient_overlap, first_forward_[s]);
+    gather[s] = step.gather - std::min(step.gather * e.update_overlap, first_forward_[s]);
     reduced = std::max(reduced, stage_end_[s] + exposed[s]);
   }
   // Gradient clipping makes every stage wait for the slowest before the optimizer.
