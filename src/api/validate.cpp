@@ -45,8 +45,8 @@ void each(std::size_t count, const std::function<void(std::size_t)>& work,
     }
   };
   std::vector<std::thread> threads;
-  const unsigned helpers = std::clamp(std::thread::hardware_concurrency(), 1u, 8u) - 1;
-  for (unsigned t = 0; t < helpers; ++t) threads.emplace_back(loop);
+  const unsigned others = std::clamp(std::thread::hardware_concurrency(), 1u, 8u) - 1;
+  for (unsigned t = 0; t < others; ++t) threads.emplace_back(loop);
   loop();
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "cost/cost_model.h"
 #include "cost/memory.h"
@@ -42,7 +44,7 @@ TEST(Analytic, SmallProductsAreLessEfficientAndNothingIsFree) {
 CommMesh one_level(int n, double bandwidth) {
   CommMesh c;
   c.group_size = n;
-  c.levels = {{"device", 1, n, BytesPerSecond(bandwidth), Seconds(1e-6)}};
+  c.levels = {{"device", "nvlink", 1, n, BytesPerSecond(bandwidth), Seconds(1e-6)}};
   return c;
 }
 
@@ -54,7 +56,7 @@ TEST(Analytic, CollectivesScaleWithBytesAndBandwidth) {
   };
   // 7/8 of the bytes cross each device's link in an all_gather.
   EXPECT_NEAR(time(CollectiveKind::kAllGather, big, 450e9),
-              1e9 * 7 / 8 / (450e9 * e.link("device").fraction), 3e-4);
+              1e9 * 7 / 8 / (450e9 * e.link("nvlink").fraction), 3e-4);
   EXPECT_GT(time(CollectiveKind::kAllReduce, big, 450e9),
             time(CollectiveKind::kAllGather, big, 450e9));
   EXPECT_LT(time(CollectiveKind::kAllGather, big, 900e9),
@@ -62,8 +64,90 @@ TEST(Analytic, CollectivesScaleWithBytesAndBandwidth) {
   EXPECT_EQ(kAnalytic.collective(CollectiveKind::kAllReduce, big, one_level(1, 1), e).value, 0);
 }
 
+// Sums are formed inside a host before they cross to the other one: between two hosts every byte
+// crosses once per direction, not 2 * 15/16 times.
+TEST(Analytic, AllReduceCrossesHostsWithSumsOnly) {
+  Efficiency e;
+  e.links["default"] = {1, 1, 1, 0, 0, Seconds(0)};
+  CommMesh c;
+  c.group_size = 16;
+  c.levels = {{"device", "nvlink", 1, 16, BytesPerSecond(450e9), Seconds(0)},
+              {"host", "ib", 8, 2, BytesPerSecond(200e9), Seconds(0)}};
+  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllReduce, Bytes(1e9), c, e).value, 1e9 / 200e9,
+              1e-9);
+  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllGather, Bytes(1e9), c, e).value,
+              1e9 * 15 / 16 / 200e9, 1e-9);
+}
+
+TEST(Analytic, UnfusedOperatorsMoveTheirTrafficSeveralTimes) {
+  const DeviceKind& kind = find_device("a100-80");
+  Efficiency e;
+  Instr norm;
+  norm.kernel = KernelClass::kMemory;
+  norm.traffic = Bytes(1e9);
+  norm.kernels = 1;
+  const double fused = kAnalytic.compute(norm, kind, e).value;
+  e.memory_passes = 3;
+  EXPECT_NEAR(kAnalytic.compute(norm, kind, e).value, 3 * fused, 1e-12);
+  EXPECT_EQ(kAnalytic.compute(matmul(4096, 4096, 4096), kind, e).value,
+            kAnalytic.compute(matmul(4096, 4096, 4096), kind, {}).value);
+}
+
+const char* failure(const char* file, const char* engine) {
+  static std::string text;
+  try {
+    efficiency_for(parse_json(file, "t.json"), find_device("h100"), engine);
+    text = "no error";
+  } catch (const Error& e) {
+    text = e.where() + ": " + e.message();
+  }
+  return text.c_str();
+}
+
 TEST(Efficiency, UnknownEnginesAreErrors) {
   EXPECT_THROW(efficiency_for(find_device("h100"), "nosuch"), Error);
+}
+
+TEST(Efficiency, EnginesExtendOthers) {
+  const Json file = parse_json(
+      R"({"default": {"launch_us": 1}, "architectures": {"hopper": {"launch_us": 2}}, "engines": {
+          "a": {"compute_scale": 1.5, "links": {"ib": {"fraction": 0.5}}},
+          "b": {"extends": "a", "launch_us": 3}}})",
+      "t.json");
+  const Efficiency a = efficiency_for(file, find_device("h100"), "a");
+  const Efficiency b = efficiency_for(file, find_device("h100"), "b");
+  EXPECT_NEAR(a.launch.value, 2e-6, 1e-12);
+  EXPECT_NEAR(b.launch.value, 3e-6, 1e-12);
+  EXPECT_EQ(b.compute_scale, 1.5);
+}
+
+TEST(Efficiency, FaultyFilesAreErrors) {
+  EXPECT_STREQ(failure(R"({"default": {}})", "a"),
+               "efficiency file: must have an object 'architectures'");
+  EXPECT_STREQ(
+      failure(R"({"default": {}, "architectures": {}, "engines": {"a": {"extends": 1}}})", "a"),
+      "efficiency: /engines/a/extends: must be an engine's name");
+  EXPECT_STREQ(
+      failure(R"({"default": {}, "architectures": {}, "engines": {"a": {"extends": "a"}}})", "a"),
+      ": engine 'a' extends itself");
+  EXPECT_STREQ(
+      failure(R"({"default": {}, "architectures": {}, "engines": {"a": {"lunch_us": 1}}})", "a"),
+      "efficiency: /engines/a: unknown key 'lunch_us'");
+}
+
+TEST(Memory, EnginesKeepMoreOrLess) {
+  SegmentProgram segment;
+  segment.saved = Bytes(100);
+  segment.loss = Bytes(40);
+  segment.gathered = Bytes(10);
+  segment.forward_peak = Bytes(5);
+  Efficiency e;
+  EXPECT_EQ(saved_bytes(segment, e).value, 100);
+  e.activation_scale = 1.5;
+  e.keeps_gathered = 1;
+  EXPECT_EQ(saved_bytes(segment, e).value, 60 * 1.5 + 40 + 10);
+  e.loss_copies = 2;
+  EXPECT_EQ(transient_bytes(segment, e).value, 80);
 }
 
 // 16 bytes per parameter with fp32 gradients would be 18 (Rajbhandari et al. 2020, section 3): 2 +

@@ -155,7 +155,8 @@ const Json& part(const Json& file, const char* key) {
 Efficiency with_engine(const Json& engines, const std::string& name, const Efficiency& base,
                        int depth) {
   const auto it = engines.find(name);
-  if (it == engines.end() || depth > 8) {
+  if (depth > 8) throw Error(fmt::format("engine '{}' extends itself", name));
+  if (it == engines.end()) {
     std::string known;
     for (const auto& [key, value] : engines.items()) known += (known.empty() ? "" : ", ") + key;
     throw Error(fmt::format("unknown engine '{}'", name), {}, "known: " + known);

@@ -64,8 +64,8 @@ struct Efficiency {
   /// Share of operands gathered along the sequence that is kept for the backward pass instead of
   /// gathered again.
   double keeps_gathered = 0;
-  /// What is saved for the backward pass, over what fused operators save (an unfused gated MLP keeps
-  /// half as much again).
+  /// What is saved for the backward pass, over what fused operators save (an unfused gated MLP
+  /// keeps half as much again).
   double activation_scale = 1;
   /// Share of gradients in the weights' type that is alive beside the accumulated ones.
   double working_gradients = 0;

@@ -83,6 +83,45 @@ TEST(Lower, SequenceParallelGathersAndScatters) {
                           "all_gather@attn.v_proj[tp] " + b, "reduce_scatter@norm1[tp] " + b));
 }
 
+// What the backward pass gathers again is marked, and its bytes are known: engines may keep it.
+TEST(Lower, GathersOfTheBackwardPassAreMarked) {
+  const auto r = lower_layer({}, {.tp = 4, .sp = true, .micro_batch = 2});
+  int marked = 0;
+  for (const Instr& i : r.layer.backward) {
+    marked += i.regather;
+    EXPECT_TRUE(!i.regather || i.collective == CollectiveKind::kAllGather);
+  }
+  EXPECT_EQ(marked, 2);
+  EXPECT_EQ(r.layer.gathered.value, 2 * (2 * 128 * 64 * 2) * 3 / 4.0);
+  EXPECT_EQ(lower_layer({}, {.tp = 4, .micro_batch = 2}).layer.gathered.value, 0);
+}
+
+// Every micro-batch adds its gradients to the accumulated ones: the new one is read in the weights'
+// type, the sum read and written.
+TEST(Lower, BackwardPassesAccumulateGradients) {
+  const auto r = lower_layer({}, {.tp = 4, .micro_batch = 2});
+  double elements = 0;
+  for (const ParameterShard& p : r.layer.parameters) elements += p.elements;
+  const Instr& last = r.layer.backward.back();
+  EXPECT_FALSE(last.op.valid());
+  EXPECT_EQ(last.traffic.value, elements * (2 + 4 + 4));
+  EXPECT_EQ(last.kernels, static_cast<int>(r.layer.parameters.size()));
+  const auto sharded = lower_layer({}, {.dp = 4, .micro_batch = 2, .zero = StateSharding::kZero2});
+  const auto whole = lower_layer({}, {.dp = 4, .micro_batch = 2});
+  EXPECT_EQ(sharded.layer.backward.back().traffic.value,
+            whole.layer.backward.back().traffic.value / 4);
+}
+
+TEST(Lower, LossKeepsItsLogitsApart) {
+  const Graph graph = test_model({});
+  const auto segments = find_segments(graph);
+  SegmentLowering lowering(graph, segments);
+  const Stage stage = make_stage({.micro_batch = 2}, {}, 0);
+  const SegmentProgram head = lowering.lower(static_cast<int>(segments.size()) - 1, stage, {}, 2);
+  EXPECT_EQ(head.loss.value, 2 * 128 * 1000 * 4);
+  EXPECT_GE(head.saved, head.loss);
+}
+
 TEST(Lower, DataParallelLayersDoNotCommunicate) {
   const auto r = lower_layer({}, {.dp = 8, .micro_batch = 2});
   EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh), IsEmpty());

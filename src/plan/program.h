@@ -40,8 +40,8 @@ struct Instr {
   bool overlapped =
       false;  ///< Runs on the communication stream beside the compute that follows it. A gather of
               ///< parameters is waited for by its own segment and issued one segment ahead.
-  bool regather = false;  ///< Brings back what the forward pass gathered already: not needed where an
-                          ///< engine keeps it.
+  bool regather = false;  ///< Brings back what the forward pass gathered already: not needed where
+                          ///< an engine keeps it.
   AxisList group;
   int peer_offset = 0;  ///< Not 0: instead of a group, exchange with the device this far away.
   Bytes bytes;  ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
@@ -69,10 +69,10 @@ struct SegmentProgram {
   std::vector<Instr> forward;
   std::vector<Instr> backward;  ///< Includes recomputation.
   std::vector<ParameterShard> parameters;
-  Bytes saved;          ///< Kept from forward to backward, per micro-batch in flight.
-  Bytes gathered;       ///< More to save per micro-batch where an engine keeps gathered operands.
-  Bytes loss;           ///< The loss's logits in its own precision (fp32), of which `saved` holds one
-                        ///< copy; how many more are live at its peak depends on the engine.
+  Bytes saved;     ///< Kept from forward to backward, per micro-batch in flight.
+  Bytes gathered;  ///< More to save per micro-batch where an engine keeps gathered operands.
+  Bytes loss;      ///< The loss's logits in its own precision (fp32), of which `saved` holds one
+                   ///< copy; how many more are live at its peak depends on the engine.
   Bytes forward_peak;   ///< Live besides what is saved, at its largest.
   Bytes backward_peak;  ///< Gradients and recomputed values live at their largest.
 };
