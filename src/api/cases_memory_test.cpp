@@ -22,8 +22,11 @@ TEST(CasesA, A1ReplicasAloneAreRefusedBecauseOfTheModelStates) {
 // The thread leaves the number of devices open: eight of 80 GB, with and without a distributed
 // optimizer.
 TEST(CasesA, A5LongSequencesNeedTensorOrPipelineStages) {
-  const Case c{
-      .model = "llama-3-8b", .cluster = "dgx-h100:1", .batch = 8, .seq = 8192, .engine = "default"};
+  const Case c{.model = "llama-3-8b",
+               .cluster = "dgx-h100:1",
+               .batch = 8,
+               .seq = 8192,
+               .engine = "megatron"};
   EXPECT_FALSE(run(c, {.dp = 8}).fits());
   EXPECT_FALSE(run(c, {.dp = 8, .zero = kZero1}).fits());
   EXPECT_TRUE(run(c, {.tp = 8, .sp = true}).fits());
@@ -36,7 +39,7 @@ TEST(CasesA, A8ShardedOptimizerStateDecides) {
          .cluster = "a800-80:1x2",
          .batch = 64,
          .seq = 2048,
-         .engine = "default"};
+         .engine = "megatron"};
   EXPECT_FALSE(run(c, {.tp = 2, .micro_batch = 4}).judged.fits);
   EXPECT_FALSE(run(c, {.dp = 2, .micro_batch = 4, .zero = kZero1}).judged.fits);
   c.cluster = "a800-80:1x4";
@@ -50,7 +53,7 @@ TEST(CasesA, A13ALowerLocalBatchMakesItFit) {
                 .cluster = "dgx-h100:1",
                 .batch = 8 * batch,
                 .seq = 4096,
-                .engine = "default"},
+                .engine = "torchtitan"},
                {.dp = 8,
                 .ep = ep,
                 .micro_batch = batch,
@@ -71,7 +74,7 @@ TEST(CasesA, A15SixteenDevicesAndTwentyThousandTokens) {
                 .cluster = cluster,
                 .batch = devices,
                 .seq = seq,
-                .engine = "default"},
+                .engine = "fsdp"},
                {.dp = devices, .zero = kZero3, .recompute = kFull})
         .fits();
   };
@@ -112,7 +115,7 @@ TEST(CasesA, A17ABorderlineLayoutIsCalledRisky) {
                 .batch = 32,
                 .seq = 4096,
                 .dtype = DType::kF8,
-                .engine = "default"},
+                .engine = "megatron"},
                {.pp = 4, .vpp = vpp, .dp = 2, .tp = 4, .sp = true, .zero = kZero1});
   };
   EXPECT_GT(with(5).share(), 0.90);
@@ -127,7 +130,7 @@ TEST(CasesA, A24GptNeox20bNeedsEightDevices) {
                 .batch = 16,
                 .seq = 2048,
                 .dtype = DType::kF16,
-                .engine = "default"},
+                .engine = "megatron-deepspeed"},
                {.pp = pp, .tp = tp, .zero = kZero1, .recompute = kFull});
   };
   for (int tp : {1, 2, 4}) {
@@ -139,6 +142,26 @@ TEST(CasesA, A24GptNeox20bNeedsEightDevices) {
   EXPECT_FALSE(with("a100-80:1x2", 2, 1).fits());
   // A maintainer put the need at 360 GB.
   EXPECT_NEAR(with("a100-80:1x8", 4, 2).states().value * 8 / 1e9, 360, 36);
+}
+
+// 1.3B on two hosts of four V100 with a distributed optimizer and recomputation, global batch 512.
+TEST(CasesA, A29EdgesOnV100) {
+  const GptSizes sizes{.layers = 24, .hidden = 2048, .heads = 16, .ffn = 8192, .vocab = 50257};
+  const auto with = [&](const char* device, int pp, int micro_batch) {
+    return run(
+        {.sizes = sizes,
+         .cluster = std::string(device) + ":2x4@opa100x4",
+         .batch = 512,
+         .seq = 2048,
+         .dtype = DType::kF16,
+         .attention = "unfused",
+         .engine = "megatron-deepspeed"},
+        {.pp = pp, .dp = 8 / pp, .micro_batch = micro_batch, .zero = kZero1, .recompute = kFull});
+  };
+  EXPECT_FALSE(with("v100-sxm-16", 2, 8).fits());
+  EXPECT_TRUE(with("v100-sxm-32", 1, 8).fits());
+  EXPECT_TRUE(with("v100-sxm-32", 2, 8).fits());
+  EXPECT_FALSE(with("v100-sxm-32", 2, 16).fits());
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(CasesC, C1StagesBeatTensorParallelismInsideAHost) {
            .batch = 16 * 64,
            .seq = 512,
            .dtype = DType::kF16,
-           .engine = "default"};
+           .engine = "megatron"};
     const double tensor = run(c, {.tp = 8, .micro_batch = 16}).step();
     const double stages = run(c, {.pp = 8, .micro_batch = 16}).step();
     EXPECT_GT(tensor / stages, 1.25) << sizes.layers;
@@ -40,7 +40,7 @@ TEST(CasesC, C1StagesBeatTensorParallelismInsideAHost) {
 
 // Two hosts of two A10: 3.5 times slower than one host although each device does the same work.
 TEST(CasesC, C2FullShardingOverEthernet) {
-  Case c{.model = "qwen2-1.5b", .cluster = "a10:1x2", .batch = 2, .seq = 1024, .engine = "default"};
+  Case c{.model = "qwen2-1.5b", .cluster = "a10:1x2", .batch = 2, .seq = 1024, .engine = "fsdp"};
   const double one = run(c, {.dp = 2, .zero = kZero3}).step();
   c.cluster = "a10:2x2@eth25";
   c.batch = 4;
@@ -59,7 +59,7 @@ TEST(CasesC, C5TwoHostsWithoutInfiniBand) {
                 .cluster = cluster,
                 .batch = 8 * devices,
                 .seq = 2048,
-                .engine = "default"},
+                .engine = "fsdp"},
                {.dp = devices, .micro_batch = 8, .zero = kZero3})
         .step();
   };
@@ -77,7 +77,7 @@ TEST(CasesC, C10FewerStagesWhenTheyFit) {
                  .cluster = "dgx-a100:64",
                  .batch = batch,
                  .seq = 2048,
-                 .engine = "default"};
+                 .engine = "megatron-deepspeed"};
     const auto with = [&](int pp) {
       return run(c, {.pp = pp, .dp = 64 / pp, .tp = 8, .sp = true, .zero = kZero1});
     };
@@ -94,7 +94,7 @@ TEST(CasesC, C11ALighterLastChunk) {
                                   .cluster = "dgx-h100:8",
                                   .batch = 64,
                                   .seq = 8192,
-                                  .engine = "default"});
+                                  .engine = "megatron"});
   const Problem problem = loaded.problem();
   const Degrees degrees{.pp = 8, .vpp = 5, .dp = 2, .tp = 4, .sp = true, .zero = kZero1};
   const auto step = [&](const std::vector<int>& layers) {
@@ -124,7 +124,7 @@ TEST(CasesC, C21InterleavingOf405b) {
                  .cluster = "grand-teton:64",
                  .batch = batch,
                  .seq = 8192,
-                 .engine = "default"};
+                 .engine = "torchtitan"};
     Degrees d{.pp = 8, .dp = 8, .tp = 8, .sp = true, .zero = kZero3, .recompute = kFull};
     const double plain = run(c, d).step();
     d.vpp = 2;
@@ -145,7 +145,7 @@ TEST(CasesC, C21ContextParallel) {
                              .batch = 8 / cp,
                              .seq = seq,
                              .dtype = DType::kF8,
-                             .engine = "default"},
+                             .engine = "torchtitan"},
                             {.dp = 8 / cp, .cp = cp, .zero = kZero3, .recompute = kFull})
                             .step();
     if (i == 0) first = step;
@@ -161,7 +161,7 @@ TEST(CasesC, C22ExpertParallelBeatsTensorParallel) {
                .cluster = "dgx-h100:16",
                .batch = 512,
                .seq = 4096,
-               .engine = "default"};
+               .engine = "megatron"};
   const double expert = run(c, {.dp = 128, .ep = 4, .zero = kZero1, .recompute = kFull}).step();
   const double tensor =
       run(c, {.dp = 32, .tp = 4, .sp = true, .etp = 4, .zero = kZero1, .recompute = kFull}).step();
