@@ -356,7 +356,7 @@ void Lowerer::backward_op(int index) {
 }
 
 // Every backward pass adds its gradients of parameters to those of the micro-batches before: a pass
-// over the accumulated gradients, one kernel per parameter.
+// over the new gradients and the accumulated ones, one kernel per parameter.
 void Lowerer::accumulate() {
   const bool sharded =
       stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3;
@@ -366,9 +366,11 @@ void Lowerer::accumulate() {
   instr.dtype = training_.gradient_dtype;
   for (const ParameterShard& p : program_.parameters) {
     const AxisList& axes = p.grouped ? stage_.expert_state_axes : stage_.state_axes;
-    const double elements = p.elements / (sharded ? stage_.mesh.size(axes) : 1);
+    const double sum = p.elements / (sharded ? stage_.mesh.size(axes) : 1);
     instr.traffic +=
-        Bytes(elements * (training_.parameter_bytes() + 2.0 * training_.gradient_bytes()));
+        Bytes(p.elements * training_.parameter_bytes() + sum * 2.0 * training_.gradient_bytes());
+    // A reduce_scatter reads a buffer into which the gradient is copied first.
+    if (sharded) instr.traffic += Bytes(p.elements * training_.gradient_bytes());
     ++instr.kernels;
   }
   if (instr.kernels > 0) program_.backward.push_back(instr);
