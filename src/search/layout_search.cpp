@@ -82,7 +82,7 @@ class LayoutSearch {
   }
 
   SearchResult run();
-  Estimate estimate(const Degrees& degrees);
+  Estimate estimate(const Degrees& degrees, bool balance = false);
   Estimate bound(const Degrees& degrees);
   const ModelFacts& facts() const { return facts_; }
 
@@ -188,7 +188,7 @@ Estimate LayoutSearch::bound(const Degrees& d) {
   return result;
 }
 
-Estimate LayoutSearch::estimate(const Degrees& d) {
+Estimate LayoutSearch::estimate(const Degrees& d, bool balance) {
   const LayoutCosts& costs = costs_.costs(d);
   const std::vector<Segment>& segments = problem_.segments;
   const std::size_t n = segments.size();
@@ -266,6 +266,9 @@ Estimate LayoutSearch::estimate(const Degrees& d) {
       result.overflow = *std::max_element(held.begin(), held.end()) - usable;
     } else {
       result.overflow = -1;
+    }
+    if (balance && d.vpp > 1) {
+      balance_stages(cut, d.pp, static_cast<double>(m), found);
     }
     result.cuts = std::move(found.first);
   }
@@ -506,8 +509,8 @@ void LayoutSearch::select(SearchResult& result) {
   std::size_t enough = 0;  // Judged plans of the kind that is wanted.
   for (Estimate& e : pool) {
     if (enough >= wanted || result.simulated >= 500 || (interrupted_ && enough >= 1)) break;
-    if (static_cast<int>(e.cuts.size()) != e.degrees.pp * e.degrees.vpp - 1)
-      e = estimate(e.degrees);
+    const bool cut_missing = static_cast<int>(e.cuts.size()) != e.degrees.pp * e.degrees.vpp - 1;
+    if (cut_missing || e.degrees.vpp > 1) e = estimate(e.degrees, /*balance=*/true);
     if (!std::isfinite(e.overflow)) continue;
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
     if (fits && problem_.objective != Objective::kMemory && e.seconds > slowest_of_interest) break;
@@ -587,7 +590,7 @@ Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
       check_degrees(search.facts(), problem.cluster.device_count(), problem.global_batch, degrees);
   if (!violations.empty())
     throw Error(violations[0].message, violations[0].rule, violations[0].hint);
-  const Estimate e = search.estimate(degrees);
+  const Estimate e = search.estimate(degrees, /*balance=*/true);
   if (!std::isfinite(e.overflow)) {
     throw Error(fmt::format("{} layers cannot be cut into {} chunks", search.facts().layers,
                             degrees.pp * degrees.vpp));

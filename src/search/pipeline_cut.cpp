@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace meshwright {
 namespace {
@@ -171,6 +172,59 @@ Cut cut_chain(const CutInstance& instance) {
     begin = end;
   }
   return result;
+}
+
+void balance_stages(const CutInstance& in, int stages, double micro_batches, Cut& cut) {
+  const int n = static_cast<int>(in.time.size());
+  const int chunks = static_cast<int>(cut.first.size()) + 1;
+  // Time of the step for these cuts; infinite when a chunk is empty, ends where it must not, or
+  // does not fit.
+  const auto step = [&](const std::vector<int>& first, double& slowest) {
+    std::vector<double> stage(static_cast<std::size_t>(stages), 0);
+    slowest = 0;
+    int begin = 0;
+    for (int c = 0; c < chunks; ++c) {
+      const auto k = static_cast<std::size_t>(c);
+      const int end = c + 1 < chunks ? first[k] : n;
+      double time = 0;
+      double memory = 0;
+      for (int i = begin; i < end; ++i) {
+        const auto s = static_cast<std::size_t>(i);
+        time += in.time[s];
+        memory += in.fixed_memory[s] + in.saved[s] * in.flight[k];
+      }
+      const bool legal =
+          end > begin && (end == n || in.may_end[static_cast<std::size_t>(end) - 1] != 0);
+      if (!legal || memory > in.capacity[k]) return std::numeric_limits<double>::infinity();
+      stage[static_cast<std::size_t>(c % stages)] += time;
+      slowest = std::max(slowest, time);
+      begin = end;
+    }
+    return micro_batches * *std::max_element(stage.begin(), stage.end()) + (stages - 1) * slowest;
+  };
+  constexpr int kPasses = 8;
+  double best = step(cut.first, cut.slowest);
+  bool moved = true;
+  for (int pass = 0; pass < kPasses && moved; ++pass) {
+    moved = false;
+    for (std::size_t from = 0; from < cut.first.size(); ++from) {
+      // A run of cuts shifted together moves one segment across several chunks.
+      for (std::size_t to = from;
+           to < cut.first.size() && to < from + static_cast<std::size_t>(stages); ++to) {
+        for (const int shift : {-1, 1}) {
+          std::vector<int> first = cut.first;
+          for (std::size_t k = from; k <= to; ++k) first[k] += shift;
+          double slowest = 0;
+          const double time = step(first, slowest);
+          if (time >= best * (1 - 1e-9)) continue;
+          best = time;
+          cut.first = std::move(first);
+          cut.slowest = slowest;
+          moved = true;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace meshwright

@@ -24,4 +24,9 @@ struct Cut {
 };
 Cut cut_chain(const CutInstance& instance);
 
+/// With several chunks per stage (chunk c on stage c mod `stages`), moves single cuts as long as
+/// micro_batches * slowest stage + (stages - 1) * slowest chunk falls and every chunk still fits. A
+/// local optimum; what even chunks alone miss is the embedding and the head on top of equal layers.
+void balance_stages(const CutInstance& instance, int stages, double micro_batches, Cut& cut);
+
 }  // namespace meshwright

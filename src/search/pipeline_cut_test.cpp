@@ -62,5 +62,38 @@ TEST(PipelineCut, EqualLayersAreSpreadEvenly) {
   EXPECT_EQ(cut.first, (std::vector<int>{2, 5, 7}));  // 2 3 2 3: never 3 3 3 1
 }
 
+// 22 equal layers and a heavy head on 2 stages of 2 chunks: chunks of 6 6 6 4+head leave the second
+// stage with more; moving layers to the first stage evens the sums.
+TEST(PipelineCut, StagesOfSeveralChunksAreBalanced) {
+  CutInstance in;
+  in.time.assign(23, 1.0);
+  in.time.back() = 4;
+  in.fixed_memory.assign(23, 0);
+  in.saved.assign(23, 0);
+  in.may_end.assign(23, 1);
+  in.may_end[21] = 0;
+  in.flight.assign(4, 1);
+  in.capacity.assign(4, 1);
+  const auto slowest_stage = [&](const Cut& cut) {
+    double stage[2] = {0, 0};
+    int begin = 0;
+    for (int c = 0; c < 4; ++c) {
+      const int end = c < 3 ? cut.first[static_cast<std::size_t>(c)] : 23;
+      for (int i = begin; i < end; ++i) stage[c % 2] += in.time[static_cast<std::size_t>(i)];
+      begin = end;
+    }
+    return std::max(stage[0], stage[1]);
+  };
+  Cut cut{true, 10, {4, 8, 12}};
+  balance_stages(in, 2, 100, cut);
+  EXPECT_EQ(slowest_stage(cut), 13);  // 26 / 2.
+  // Memory still counts.
+  Cut tight{true, 10, {4, 8, 12}};
+  in.fixed_memory.assign(23, 1);
+  in.capacity = {4, 100, 100, 100};
+  balance_stages(in, 2, 100, tight);
+  EXPECT_LE(tight.first[0], 4);
+}
+
 }  // namespace
 }  // namespace meshwright
