@@ -1,0 +1,47 @@
+#pragma once
+
+#include <vector>
+
+#include "search/layout_costs.h"
+#include "search/problem.h"
+
+namespace meshwright {
+
+/// What a search believes of a layout before it is judged.
+struct Estimate {
+  Degrees degrees;
+  std::vector<int> cuts;  ///< First segment of every chunk but the first.
+  double seconds = 0;
+  double overflow = 0;  ///< Bytes past the limit on the fullest stage; <= 0 fits.
+  double least_memory =
+      0;  ///< The same spread perfectly over the stages: what no cut can go below.
+};
+
+/// Closed formulas over the costs of segment classes: stage times from an exact cut, the pipeline's
+/// fill and drain, the optimizer step. Only chooses what is judged.
+class LayoutEstimator {
+ public:
+  explicit LayoutEstimator(const Problem& problem);
+  LayoutEstimator(const LayoutEstimator&) = delete;
+  LayoutEstimator& operator=(const LayoutEstimator&) = delete;
+
+  /// What no cut can beat: compute and memory spread perfectly over the stages, one micro-batch in
+  /// flight.
+  Estimate bound(const Degrees& degrees);
+  /// With the best cut; `balance` also evens what the chunks of a stage add up to. Infinite
+  /// overflow when the model cannot be cut into so many chunks.
+  Estimate estimate(const Degrees& degrees, bool balance = false);
+
+  const ModelFacts& facts() const { return facts_; }
+
+ private:
+  double fixed_memory(const ClassCost& c, const Degrees& d, const Stage& stage) const;
+
+  const Problem& problem_;
+  ModelFacts facts_;
+  Pricer pricer_;
+  LayoutCostTable costs_;
+  std::vector<int> class_count_;  // Segments of each class.
+};
+
+}  // namespace meshwright
