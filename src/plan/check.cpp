@@ -4,8 +4,13 @@
 
 #include <algorithm>
 
+#include "plan/schedule.h"
+
 namespace meshwright {
 namespace {
+
+// A schedule lists every pass of every chunk; more of them than this is no training run.
+constexpr std::int64_t kMaxScheduledPasses = std::int64_t{1} << 22;
 
 template <class Report>
 void each_violation(const ModelFacts& f, int device_count, std::int64_t global_batch,
@@ -184,6 +189,16 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
   }
   if (d.micro_batch >= 1) {
     const std::int64_t m = global_batch / std::max<std::int64_t>(replicas * d.micro_batch, 1);
+    if (m > kMaxScheduledPasses / (d.pp * std::int64_t{d.vpp})) {
+      if (say(
+              "P17",
+              [&] {
+                return fmt::format("{} micro-batches of {} chunks are more than {} passes", m,
+                                   d.pp * std::int64_t{d.vpp}, kMaxScheduledPasses);
+              },
+              [] { return std::string("use a larger micro-batch or a larger dp"); }))
+        return;
+    }
     if (d.vpp > 1 && m % d.pp != 0) {
       if (say(
               "P15",
@@ -232,6 +247,49 @@ bool degrees_legal(const ModelFacts& facts, int device_count, std::int64_t globa
   });
   return legal;
 }
+
+namespace {
+
+// What the schedule needs of the chunks: they go round the stages, and it accepts their number.
+template <class Say>
+void check_order(const Plan& plan, Say&& say) {
+  const std::size_t stages = plan.stages.size();
+  const std::size_t chunks = plan.chunks.size();
+  if (stages == 0 || plan.micro_batches < 1) return;
+  if (chunks % stages != 0) {
+    say("P29", fmt::format("{} chunks do not go round {} stages evenly", chunks, stages), "");
+    return;
+  }
+  for (std::size_t c = 0; c < chunks; ++c) {
+    if (plan.chunks[c].stage != static_cast<int>(c % stages)) {
+      say("P29",
+          fmt::format("chunk {} runs on stage {}, but chunks go round the stages", c,
+                      plan.chunks[c].stage),
+          fmt::format("it runs on stage {}", c % stages));
+    }
+  }
+  if (plan.micro_batches >
+      kMaxScheduledPasses / std::max<std::int64_t>(std::ssize(plan.chunks), 1)) {
+    say("P17",
+        fmt::format("{} micro-batches of {} chunks are more than {} passes", plan.micro_batches,
+                    chunks, kMaxScheduledPasses),
+        "use a larger micro-batch or a larger dp");
+    return;
+  }
+  std::string names;
+  for (const Schedule* schedule : all_schedules()) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", schedule->name);
+    if (schedule->name != plan.schedule) continue;
+    const std::string_view reason =
+        schedule->refuses({static_cast<int>(stages), static_cast<int>(chunks / stages),
+                           static_cast<int>(plan.micro_batches)});
+    if (!reason.empty()) say("P30", std::string(reason), "");
+    return;
+  }
+  say("P30", fmt::format("unknown schedule '{}'", plan.schedule), "known: " + names);
+}
+
+}  // namespace
 
 std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
                                   const std::vector<Segment>& segments, const Cluster& cluster) {
@@ -295,6 +353,7 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
   if (next != static_cast<int>(segments.size())) {
     say("P28", fmt::format("chunks cover {} of {} segments", next, segments.size()));
   }
+  check_order(plan, say);
   return violations;
 }
 
