@@ -4,6 +4,27 @@
 
 namespace meshwright {
 
+namespace {
+
+// Parameters that are reduced and sharded alike count as one; those that several segments share
+// keep their names.
+void merge_parameters(std::vector<ParameterShard>& parameters) {
+  std::vector<ParameterShard> merged;
+  for (const ParameterShard& p : parameters) {
+    const auto alike = std::find_if(merged.begin(), merged.end(), [&](const ParameterShard& q) {
+      return !p.shared && !q.shared && p.grouped == q.grouped && p.reduce == q.reduce;
+    });
+    if (alike == merged.end())
+      merged.push_back(p);
+    else
+      alike->elements += p.elements;
+  }
+  parameters = std::move(merged);
+  parameters.shrink_to_fit();
+}
+
+}  // namespace
+
 LayoutCostTable::LayoutCostTable(const Problem& problem, const ModelFacts& facts, Pricer& pricer)
     : problem_(problem),
       facts_(facts),
@@ -54,9 +75,9 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
   for (int segment : representative_) {
     ClassCost c;
     c.program = lowering_.lower(segment, costs->stage, problem_.training, samples);
-    c.forward = pricer_.block(c.program.forward, costs->stage.mesh);
-    c.backward = pricer_.block(c.program.backward, costs->stage.mesh);
-    for (const BlockTime* block : {&c.forward, &c.backward}) {
+    const BlockTime forward = pricer_.block(c.program.forward, costs->stage.mesh);
+    const BlockTime backward = pricer_.block(c.program.backward, costs->stage.mesh);
+    for (const BlockTime* block : {&forward, &backward}) {
       const Seconds traffic = block->gather + block->scatter;
       c.time += block->serial + traffic - std::min(block->serial, traffic * e.gather_overlap);
     }
@@ -70,6 +91,7 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     // Only the parameters are asked for again; a search holds thousands of these.
     c.program.forward = {};
     c.program.backward = {};
+    merge_parameters(c.program.parameters);
     costs->classes.push_back(std::move(c));
   }
   for (int segment : boundary_representative_) {

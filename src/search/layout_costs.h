@@ -13,7 +13,6 @@ namespace meshwright {
 /// What a search needs to know of one class of segments under one layout, priced once.
 struct ClassCost {
   SegmentProgram program;  ///< Without its instructions.
-  BlockTime forward, backward;
   Seconds time;             ///< Forward and backward of one micro-batch, alone on its stage.
   double fixed_memory = 0;  ///< Parameters, gradients, optimizer state of one copy, bytes.
   double saved = 0;         ///< Activations per micro-batch in flight, bytes.
