@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "api/advise.h"
 #include "api/request.h"
 #include "base/error.h"
 #include "base/format.h"
@@ -22,35 +23,31 @@ int run(const ExplainOptions& o) {
   const PlanFile file = read_plan_file(o.plan);
   const Problem problem = file.loaded.problem();
   const ModelSummary model = summarize(file.loaded.model.graph, file.loaded.model_name);
-  const ModelFacts facts = model_facts(problem.graph, problem.segments);
-  std::vector<Degrees> others;  // Read before anything is printed: a typing error is all one sees.
+  std::vector<Restrictions> wishes;  // Read before anything is printed.
   for (const std::string& text : o.why_not) {
-    others.push_back(parse_degrees(text, file.plan.degrees, file.plan.degrees.devices(),
-                                   static_cast<int>(facts.experts)));
+    wishes.push_back(parse_wish(text, problem.restrictions));
+    wishes.back().devices = file.plan.degrees.devices();
   }
   const Judged judged = judge(problem, file.plan);
   print(fmt::format("model    {}: {} parameters\ncluster  {}\n\n", model.name,
                     format_integer(static_cast<long long>(model.parameters)),
                     file.loaded.cluster.name));
   print(plan_text(problem, model, judged));
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    const Degrees& degrees = others[i];
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
     print(fmt::format("\nwhy not {}?\n", o.why_not[i]));
-    const auto violations =
-        check_degrees(facts, problem.cluster.device_count(), problem.global_batch, degrees);
-    const int used = degrees.devices();
-    if (used < file.plan.degrees.devices()) {
-      print(fmt::format("  it would use {} of the plan's {} devices\n", used,
-                        file.plan.degrees.devices()));
-    }
-    if (!violations.empty()) {
-      for (const Violation& v : violations) {
-        print(fmt::format("  illegal (rule {}): {}{}\n", v.rule, v.message,
-                          v.hint.empty() ? "" : "; " + v.hint));
-      }
+    Problem wished = problem;
+    wished.restrictions = wishes[i];
+    SearchControl control;
+    control.top = 1;
+    control.stop = &interrupted();
+    const SearchResult found = search_layouts(wished, control);
+    if (found.ranking.empty()) {
+      print(fmt::format("  illegal: {}\n", explain_illegal(problem, wishes[i])));
       continue;
     }
-    const Judged other = judge_degrees(problem, degrees);
+    const Judged& other = found.ranking[0];
+    const Degrees& degrees = other.plan.degrees;
+    print(fmt::format("  the best with it of {} legal layouts:\n", found.legal));
     print(fmt::format("  {}: {} per step ({:+.1f} %)\n", to_string(degrees),
                       format_seconds(other.step()), 100 * (other.step() / judged.step() - 1)));
     if (!other.fits || other.step() > judged.step()) {

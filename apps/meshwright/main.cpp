@@ -52,12 +52,14 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::fputs(fmt::format("meshwright: {}\nRun with --help for usage.\n", e.what()).c_str(),
-               stderr);
-    return kUserError;
+    throw Error(e.what(), {}, "--help shows usage");
   }
   catch_interrupts();
-  return action.run();
+  const int code = action.run();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw Error("standard output cannot be written");
+  }
+  return code;
 }
 
 }  // namespace

@@ -53,8 +53,13 @@ SearchResult cheapest(const Problem& problem, const SearchControl& control) {
 }
 
 int run(const PlanOptions& o) {
-  if (!o.output.empty() && !o.force && std::filesystem::exists(o.output)) {
+  // Before the search rather than after it.
+  std::error_code error;
+  if (!o.output.empty() && !o.force && std::filesystem::exists(o.output, error)) {
     throw Error("exists already and is not overwritten", o.output, "add --force");
+  }
+  if (!(o.time_limit >= 0)) {
+    throw Error(fmt::format("must be 0 (none) or more seconds: {}", o.time_limit), "--time-limit");
   }
   if (o.top < 1 || o.top > 1000)
     throw Error(fmt::format("must be between 1 and 1000: {}", o.top), "--top");
@@ -78,7 +83,7 @@ int run(const PlanOptions& o) {
   }
   if (result.status == SearchStatus::kNothingLegal) {
     if (interrupted()) throw Error("interrupted before any plan was found");
-    throw Error("no legal layout: " + explain_illegal(loaded));
+    throw Error("no legal layout: " + explain_illegal(problem, problem.restrictions));
   }
   if (!o.json) {
     int layers = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "plan/schedule.h"
 
@@ -115,7 +117,7 @@ Request to_request(const RequestOptions& o) {
     if (text == "fp8") return DType::kF8;
     try {
       const DType parsed = parse_dtype(text);
-      if (is_floating(parsed)) return parsed;
+      if (is_floating(parsed) && parsed != DType::kF64) return parsed;
     } catch (const Error&) {
     }
     throw Error(fmt::format("unknown precision '{}'", text), std::string(option),
@@ -155,9 +157,26 @@ Request to_request(const RequestOptions& o) {
   pin(o.micro_batch, "--micro-batch", x.micro_batch);
   for (const std::string& z : o.zero) x.state.push_back(parse_state_sharding(z));
   for (const std::string& c : o.recompute) x.recompute.push_back(parse_recompute(c));
+  if (o.no_recompute && !o.recompute.empty()) {
+    throw Error("contradicts --recompute", "--no-recompute", "give one of them");
+  }
   if (o.no_recompute) x.recompute = {Recompute::kNone};
   if (o.no_sp) x.sp = false;
-  if (!o.schedule.empty()) x.schedule = find_schedule(o.schedule).name;
+  if (!o.schedule.empty()) {
+    x.schedule = find_schedule(o.schedule).name;
+    // Virtual stages and the interleaved schedule imply each other.
+    const bool interleaved = *x.schedule == "interleaved";
+    Allowed& vpp = x.vpp;
+    if (interleaved)
+      vpp.min = std::max<std::int64_t>(vpp.min, 2);
+    else
+      vpp.max = 1;
+    if (vpp.min > vpp.max) {
+      throw Error(
+          fmt::format("{} contradicts --vpp {}", o.schedule, o.vpp), "--schedule",
+          interleaved ? "interleaved needs vpp of 2 or more" : "it has one chunk per stage");
+    }
+  }
   if (!(o.max_memory > 0 && o.max_memory <= 1)) {
     throw Error(fmt::format("must be above 0 and at most 1: {}", o.max_memory), "--max-memory");
   }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <functional>
 
 #include "base/error.h"
@@ -16,23 +18,42 @@ namespace {
 
 constexpr int kMaxDevices = 1 << 17;
 
-bool stopped(const SearchControl& control) {
-  return control.stop != nullptr && control.stop->load();
-}
+// Ctrl-C, or the time that advice may take.
+class Patience {
+ public:
+  explicit Patience(const SearchControl& control)
+      : stop_(control.stop),
+        limit_(control.time_limit_seconds > 0 ? control.time_limit_seconds : kSeconds),
+        start_(std::chrono::steady_clock::now()) {}
+
+  double left() const {
+    if (stop_ != nullptr && stop_->load()) return 0;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    return std::max(limit_ - elapsed.count(), 0.0);
+  }
+  bool over() const { return left() <= 0; }
+  const std::atomic<bool>* stop() const { return stop_; }
+
+ private:
+  static constexpr double kSeconds = 20;
+  const std::atomic<bool>* stop_;
+  double limit_;
+  std::chrono::steady_clock::time_point start_;
+};
 
 // The first plan that fits, or nothing.
-std::optional<Judged> first_fit(const Problem& problem, const SearchControl& control) {
+std::optional<Judged> first_fit(const Problem& problem, const Patience& patience) {
   SearchControl quick;
   quick.top = 1;
-  quick.stop = control.stop;
-  quick.time_limit_seconds = 5;
+  quick.stop = patience.stop();
+  quick.time_limit_seconds = std::clamp(patience.left(), 0.01, 3.0);
   const SearchResult r = search_layouts(problem, quick);
   if (r.ranking.empty() || !r.ranking[0].fits) return std::nullopt;
   return r.ranking[0];
 }
 
 // Smallest number of hosts (or devices of the only host) on which something fits.
-std::string smallest_that_fits(const Loaded& loaded, const SearchControl& control) {
+std::string smallest_that_fits(const Loaded& loaded, const Patience& patience) {
   const Cluster& cluster = loaded.cluster;
   if (!cluster.homogeneous()) return "";
   const int per_host =
@@ -44,12 +65,12 @@ std::string smallest_that_fits(const Loaded& loaded, const SearchControl& contro
         loaded.request.training, loaded.model.global_batch, loaded.request.cost_model,
         loaded.request.engine,   loaded.request.objective,  loaded.request.restrictions};
     problem.restrictions.devices = 0;
-    return first_fit(problem, control);
+    return first_fit(problem, patience);
   };
   int low = static_cast<int>(cluster.hosts.size());  // Known not to fit.
   int high = low;
   std::optional<Judged> best;
-  while (!best && high * 2 * per_host <= kMaxDevices && high < low * 64 && !stopped(control)) {
+  while (!best && high * 2 * per_host <= kMaxDevices && high < low * 64 && !patience.over()) {
     high *= 2;
     best = fits(high);
     if (!best) low = high;
@@ -57,7 +78,7 @@ std::string smallest_that_fits(const Loaded& loaded, const SearchControl& contro
   if (!best) {
     return fmt::format("no number of these devices up to {} fits", high * per_host);
   }
-  while (high - low > 1 && !stopped(control)) {
+  while (high - low > 1 && !patience.over()) {
     const int middle = (low + high) / 2;
     if (const auto found = fits(middle))
       best = found, high = middle;
@@ -122,6 +143,7 @@ Cluster with_hosts(const Cluster& cluster, int hosts) {
 }
 
 std::string advise(const Loaded& loaded, const SearchResult& result, const SearchControl& control) {
+  const Patience patience(control);
   const Problem problem = loaded.problem();
   const Judged& closest = result.ranking[0];
   const auto stage = static_cast<std::size_t>(closest.fullest_stage);
@@ -176,24 +198,24 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
   };
   bool any = false;
   for (const Relaxation& relaxation : relaxations) {
-    if (stopped(control)) return text + "  (interrupted)\n";
+    if (patience.over()) return text + "  (stopped here)\n";
     Problem relaxed = loaded.problem();
     if (!relaxation.apply(relaxed.restrictions)) continue;
-    if (const auto found = first_fit(relaxed, control)) {
+    if (const auto found = first_fit(relaxed, patience)) {
       text += fmt::format("  {}: {} ({} per step)\n", relaxation.what,
                           to_string(found->plan.degrees), format_seconds(found->step()));
       any = true;
     }
   }
-  if (std::string hosts = smallest_that_fits(loaded, control); !hosts.empty())
+  if (std::string hosts = smallest_that_fits(loaded, patience); !hosts.empty())
     text += "  " + hosts + "\n";
   // Shorter sequences, by halves.
-  for (std::int64_t seq = loaded.model.seq / 2; seq >= 128 && !stopped(control); seq /= 2) {
+  for (std::int64_t seq = loaded.model.seq / 2; seq >= 128 && !patience.over(); seq /= 2) {
     Request request = loaded.request;
     request.import.seq = seq;
     try {
       const Loaded shorter = load(request);
-      if (first_fit(shorter.problem(), control)) {
+      if (first_fit(shorter.problem(), patience)) {
         text += fmt::format("  sequences of {} instead of {} tokens\n", seq, loaded.model.seq);
         any = true;
         break;
@@ -209,10 +231,8 @@ std::string advise(const Loaded& loaded, const SearchResult& result, const Searc
   return text;
 }
 
-std::string explain_illegal(const Loaded& loaded) {
-  const Problem problem = loaded.problem();
+std::string explain_illegal(const Problem& problem, const Restrictions& r) {
   const ModelFacts facts = model_facts(problem.graph, problem.segments);
-  const Restrictions& r = problem.restrictions;
   const int devices = r.devices != 0 ? r.devices : problem.cluster.device_count();
   // The pinned values, everything else at 1, with dp taking the rest.
   Degrees d;

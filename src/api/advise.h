@@ -11,8 +11,8 @@ namespace meshwright {
 /// nothing that fits. Searches further itself; stops early when `control.stop` is set.
 std::string advise(const Loaded& loaded, const SearchResult& result, const SearchControl& control);
 
-/// Why no layout obeys every rule: the legal values of the degree that the request pins.
-std::string explain_illegal(const Loaded& loaded);
+/// Why no layout obeys every rule: the legal values of the degrees that are pinned.
+std::string explain_illegal(const Problem& problem, const Restrictions& restrictions);
 
 /// A cluster of `hosts` hosts like the first one of `cluster` under one switch.
 Cluster with_hosts(const Cluster& cluster, int hosts);

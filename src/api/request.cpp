@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "cluster/cluster.h"
 
 namespace meshwright {
@@ -19,6 +21,14 @@ std::int64_t parse_integer(std::string_view text, std::string_view what) {
     throw Error(fmt::format("'{}' is not an integer", text), std::string(what));
   }
   return value;
+}
+
+// Files by their absolute path, so that the plan can be read from anywhere; names as they are.
+std::string place_of(const std::string& text) {
+  std::error_code error;
+  if (!std::filesystem::exists(text, error)) return text;
+  const std::filesystem::path absolute = std::filesystem::absolute(text, error);
+  return error ? text : absolute.string();
 }
 
 struct SizeField {
@@ -66,7 +76,7 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
   const Request& r = loaded.request;
   Json model = Json::object();
   if (!r.model.empty()) {
-    model["name"] = r.model;
+    model["name"] = place_of(r.model);
   } else {
     for (const SizeField& f : kSizeFields) {
       if (r.sizes.*f.field != 0) model["sizes"][f.key] = r.sizes.*f.field;
@@ -80,7 +90,7 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
   model["mtp"] = r.import.mtp;
   Json json = plan_to_json(judged.plan, loaded.segments);
   json["model"] = std::move(model);
-  json["cluster"] = r.cluster;
+  json["cluster"] = place_of(r.cluster);
   json["cost_model"] = r.cost_model;
   json["engine"] = r.engine;
   json["max_memory"] = r.restrictions.max_memory;
@@ -117,8 +127,8 @@ PlanFile read_plan_file(const std::string& path) {
     r.restrictions.max_memory = json.at("max_memory").get<double>();
     r.training.dtype = parse_dtype(json.at("training").at("dtype").get<std::string>());
     r.import.dtype = r.training.dtype == DType::kF8 ? DType::kBf16 : r.training.dtype;
-  } catch (const Json::exception& e) {
-    throw Error(fmt::format("not a plan file of meshwright: {}", e.what()), path,
+  } catch (const Json::exception&) {
+    throw Error("not a plan file of meshwright: a key is missing or has the wrong type", path,
                 "write one with `meshwright plan MODEL CLUSTER -o plan.json`");
   }
   PlanFile file;
@@ -150,71 +160,51 @@ Allowed parse_allowed(std::string_view text, std::string_view option) {
   return allowed;
 }
 
-Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, int experts) {
-  Degrees d = base;
-  bool dp_given = false;
-  bool state_given = false;
-  bool sp_given = false;
-  bool ep_given = false;
+Restrictions parse_wish(std::string_view text, const Restrictions& base) {
+  struct Field {
+    std::string_view key;
+    Allowed Restrictions::* field;
+  };
+  constexpr Field kFields[] = {
+      {"pp", &Restrictions::pp},   {"vpp", &Restrictions::vpp},         {"tp", &Restrictions::tp},
+      {"cp", &Restrictions::cp},   {"dp", &Restrictions::dp},           {"ep", &Restrictions::ep},
+      {"etp", &Restrictions::etp}, {"mbs", &Restrictions::micro_batch},
+  };
+  Restrictions wish;
+  wish.max_memory = base.max_memory;
+  std::vector<std::string> seen;
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view part = text.substr(begin, end - begin);
     begin = end + 1;
-    if (part.empty()) continue;
     const auto equals = part.find('=');
     if (equals == std::string_view::npos) {
-      throw Error(fmt::format("'{}' is not KEY=VALUE", part), "degrees", "such as tp=4,pp=4");
+      throw Error(fmt::format("{} is not KEY=VALUE", in_quotes(part)), "--why-not",
+                  "such as tp=4,pp=4");
     }
     const std::string_view key = part.substr(0, equals);
-    const std::string value(part.substr(equals + 1));
-    const auto number = [&] {
-      const std::int64_t n = parse_integer(value, key);
-      if (n < 1 || n > 1 << 24)
-        throw Error(fmt::format("must be between 1 and 2^24: {}", n), std::string(key));
-      return static_cast<int>(n);
-    };
-    if (key == "pp")
-      d.pp = number();
-    else if (key == "vpp")
-      d.vpp = number();
-    else if (key == "tp")
-      d.tp = number();
-    else if (key == "cp")
-      d.cp = number();
-    else if (key == "ep")
-      d.ep = number(), ep_given = true;
-    else if (key == "etp")
-      d.etp = number();
-    else if (key == "dp")
-      d.dp = number(), dp_given = true;
-    else if (key == "mbs" || key == "micro_batch")
-      d.micro_batch = number();
-    else if (key == "zero")
-      d.zero = parse_state_sharding(value), state_given = true;
-    else if (key == "recompute")
-      d.recompute = parse_recompute(value);
-    else if (key == "sp")
-      d.sp = value == "true" || value == "1", sp_given = true;
-    else {
-      throw Error(fmt::format("unknown degree '{}'", key), "degrees",
-                  "known: pp vpp tp sp cp dp ep etp mbs zero recompute");
+    const std::string_view value = part.substr(equals + 1);
+    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      throw Error(fmt::format("{} is given twice", key), "--why-not");
+    }
+    seen.emplace_back(key);
+    const auto field = std::find_if(std::begin(kFields), std::end(kFields),
+                                    [&](const Field& f) { return f.key == key; });
+    if (field != std::end(kFields)) {
+      wish.*field->field = parse_allowed(value, fmt::format("--why-not: {}", key));
+    } else if (key == "zero") {
+      wish.state = {parse_state_sharding(value)};
+    } else if (key == "recompute") {
+      wish.recompute = {parse_recompute(value)};
+    } else if (key == "sp" && (value == "true" || value == "false")) {
+      wish.sp = value == "true";
+    } else {
+      throw Error(fmt::format("{} is no known degree", in_quotes(part)), "--why-not",
+                  "known: pp vpp tp cp dp ep etp mbs zero recompute sp=true|false");
     }
   }
-  const std::int64_t rest = std::int64_t{d.pp} * d.tp * d.cp;
-  // When the rest does not divide the devices, dp is what fits; the rules then say what is wrong.
-  if (!dp_given) d.dp = static_cast<int>(std::max<std::int64_t>(devices / rest, 1));
-  if (d.pp == 1) d.vpp = 1;
-  if (!sp_given) d.sp = d.tp > 1;
-  if (experts == 0) d.ep = d.etp = 1;
-  if (!ep_given && experts > 0 &&
-      (std::int64_t{d.tp} * d.cp * d.dp) % (std::int64_t{d.ep} * d.etp) != 0) {
-    d.ep = d.etp = 1;
-  }
-  if (!state_given && d.zero == StateSharding::kNone && d.dp * d.cp > 1)
-    d.zero = StateSharding::kZero1;
-  if (d.zero_group != 0 && d.dp * d.cp % d.zero_group != 0) d.zero_group = 0;
-  return d;
+  return wish;
 }
 
 }  // namespace meshwright

@@ -49,8 +49,8 @@ PlanFile read_plan_file(const std::string& path);
 /// "1", "2..8", "4.." as an allowed range. Throws Error naming `option`.
 Allowed parse_allowed(std::string_view text, std::string_view option);
 
-/// "pp=4,tp=8,mbs=2,zero=zero1,recompute=full" over `base`; dp follows from the device count unless
-/// given.
-Degrees parse_degrees(std::string_view text, const Degrees& base, int devices, int experts);
+/// "pp=4,tp=8,mbs=2,zero=zero1,recompute=full": the restrictions of `base` with these pinned
+/// instead of what it pins. Throws Error naming the key.
+Restrictions parse_wish(std::string_view text, const Restrictions& base);
 
 }  // namespace meshwright

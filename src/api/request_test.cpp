@@ -27,15 +27,25 @@ TEST(Request, AllowedRanges) {
   }
 }
 
-TEST(Request, DegreesFollowTheDevices) {
-  const Degrees d = parse_degrees("tp=4,pp=2", {}, 32, 0);
-  EXPECT_EQ(d.dp, 4);
-  EXPECT_TRUE(d.sp);
-  EXPECT_EQ(d.zero, StateSharding::kZero1);
-  EXPECT_THROW(parse_degrees("tp", {}, 8, 0), Error);
-  EXPECT_THROW(parse_degrees("xp=2", {}, 8, 0), Error);
-  EXPECT_THROW(parse_degrees("tp=99999999999", {}, 8, 0), Error);
-  EXPECT_THROW(parse_degrees("zero=zero9", {}, 8, 0), Error);
+TEST(Request, Wishes) {
+  const Restrictions wish = parse_wish("tp=4,pp=2..8,zero=zero3,recompute=full,sp=false", {});
+  EXPECT_TRUE(wish.tp.pinned());
+  EXPECT_EQ(wish.pp.max, 8);
+  EXPECT_EQ(wish.state, std::vector{StateSharding::kZero3});
+  EXPECT_EQ(wish.sp, false);
+  for (const char* bad :
+       {"", "tp", "xp=2", "tp=99999999999999999999", "zero=zero9", "tp=4,tp=8", "sp=maybe"}) {
+    EXPECT_THROW(parse_wish(bad, {}), Error) << bad;
+  }
+}
+
+TEST(Request, PrecisionsThatTheDevicesLackAreErrors) {
+  Request r;
+  r.model = "llama-tiny";
+  r.cluster = "dgx-v100:1";
+  EXPECT_THROW(load(r), Error);
+  r.training.dtype = DType::kF16;
+  EXPECT_NO_THROW(load(r));
 }
 
 Loaded tiny(const char* cluster, const Restrictions& restrictions = {}) {
@@ -94,7 +104,8 @@ TEST(Advise, LiftsARestriction) {
 TEST(Advise, IllegalPinsNameTheLegalValues) {
   Restrictions restrictions;
   restrictions.tp = {3, 3};
-  EXPECT_THAT(explain_illegal(tiny("a100-80:1x6", restrictions)), HasSubstr("legal tp are"));
+  const Loaded loaded = tiny("a100-80:1x6", restrictions);
+  EXPECT_THAT(explain_illegal(loaded.problem(), restrictions), HasSubstr("legal tp are"));
 }
 
 TEST(WithHosts, RepeatsTheFirstHost) {

@@ -43,10 +43,21 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
 
 void write_file(const fs::path& path, std::string_view content, bool overwrite) {
   std::error_code error;
-  if (!overwrite && fs::exists(path, error)) {
-    throw Error("exists already and is not overwritten", path.string(), "add --force");
+  // Through links: their target is what is written. Devices, pipes and directories are left alone.
+  fs::path target = fs::weakly_canonical(path, error);
+  if (error || target.empty()) throw Error("cannot be written: " + error.message(), path.string());
+  const fs::file_status status = fs::status(target, error);
+  if (fs::exists(status)) {
+    if (!fs::is_regular_file(status)) {
+      throw Error("is not a regular file and is not replaced", path.string(), "name another file");
+    }
+    if (!overwrite) {
+      throw Error("exists already and is not overwritten", path.string(), "add --force");
+    }
+  } else if (status.type() != fs::file_type::not_found) {
+    throw Error("cannot be written: " + error.message(), path.string());
   }
-  fs::path temporary = path;
+  fs::path temporary = target;
   temporary += fmt::format(".tmp{}", ::getpid());
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
@@ -58,7 +69,7 @@ void write_file(const fs::path& path, std::string_view content, bool overwrite) 
                   "check that the directory exists and is writable");
     }
   }
-  fs::rename(temporary, path, error);
+  fs::rename(temporary, target, error);
   if (error) {
     fs::remove(temporary, error);
     throw Error("cannot be written", path.string(), "check that the directory is writable");

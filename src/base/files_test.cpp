@@ -83,10 +83,23 @@ TEST_F(Files, WriteKeepsWhatIsThere) {
   EXPECT_EQ(read_file(path, 10), "new");
 }
 
+TEST_F(Files, WriteGoesThroughLinks) {
+  write_file(directory_ / "target", "old", false);
+  std::filesystem::create_symlink(directory_ / "target", directory_ / "link");
+  EXPECT_THAT(error_of([&] { write_file(directory_ / "link", "new", false); }),
+              HasSubstr("exists already"));
+  write_file(directory_ / "link", "new", true);
+  EXPECT_TRUE(std::filesystem::is_symlink(directory_ / "link"));
+  EXPECT_EQ(read_file(directory_ / "target", 100), "new");
+  EXPECT_THAT(error_of([&] { write_file("/dev/null", "new", true); }),
+              HasSubstr("is not a regular file"));
+}
+
 TEST_F(Files, WriteNeedsADirectory) {
   EXPECT_THAT(error_of([&] { write_file(directory_ / "none" / "x", "", false); }),
               HasSubstr("check that the directory exists"));
-  EXPECT_THAT(error_of([&] { write_file(directory_, "", true); }), HasSubstr("cannot be written"));
+  EXPECT_THAT(error_of([&] { write_file(directory_, "", true); }),
+              HasSubstr("is not a regular file and is not replaced"));
 }
 
 }  // namespace

@@ -77,9 +77,12 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     c.program = lowering_.lower(segment, costs->stage, problem_.training, samples);
     const BlockTime forward = pricer_.block(c.program.forward, costs->stage.mesh);
     const BlockTime backward = pricer_.block(c.program.backward, costs->stage.mesh);
-    for (const BlockTime* block : {&forward, &backward}) {
-      const Seconds traffic = block->gather + block->scatter;
-      c.time += block->serial + traffic - std::min(block->serial, traffic * e.gather_overlap);
+    for (const int pass : {0, 1}) {
+      const BlockTime& block = pass == 0 ? forward : backward;
+      c.serial[pass] = block.serial;
+      c.traffic[pass] = block.gather + block.scatter;
+      c.time += c.serial[pass] + c.traffic[pass] -
+                std::min(c.serial[pass], c.traffic[pass] * e.gather_overlap);
     }
     c.saved = saved_bytes(c.program, e).value * (1 + e.fragmentation);
     c.transient = transient_bytes(c.program, e).value * (1 + e.fragmentation);

@@ -67,16 +67,43 @@ double LayoutEstimator::fixed_memory(const ClassCost& c, const Degrees& d,
   return c.fixed_memory - elements * problem_.training.optimizer_bytes() * (1 - 1 / state_group(d));
 }
 
+std::vector<LayoutEstimator::StageDevices> LayoutEstimator::stage_devices(const Degrees& d,
+                                                                          const Stage& priced) {
+  std::vector<StageDevices> devices(static_cast<std::size_t>(d.pp));
+  if (problem_.cluster.homogeneous()) {
+    for (StageDevices& s : devices) s.usable = usable_memory(problem_, priced).value;
+    return devices;
+  }
+  const auto rate = [&](const Mesh& mesh) {
+    const DeviceKind& kind = pricer_.slowest_kind(mesh);
+    const Efficiency& e = pricer_.efficiency(mesh);
+    const double peak = problem_.training.dtype == DType::kF32
+                            ? std::max(kind.tf32.value, kind.fp32.value)
+                            : std::max(kind.bf16.value, kind.fp16.value);
+    return peak * e.matmul_16bit.fraction / e.compute_scale;
+  };
+  const double reference = rate(priced.mesh);
+  for (int s = 0; s < d.pp; ++s) {
+    const Stage stage = make_stage(d, facts_.all_kv_heads, s);
+    devices[static_cast<std::size_t>(s)] = {reference / rate(stage.mesh),
+                                            usable_memory(problem_, stage).value};
+  }
+  return devices;
+}
+
 // What no cut can beat: compute and memory spread perfectly over the stages, one micro-batch in
 // flight.
 Estimate LayoutEstimator::bound(const Degrees& d) {
   const LayoutCosts& costs = costs_.costs(d);
-  double time = 0;
   double memory = 0;
   double transient = 0;
+  Seconds serial[2], traffic[2];
   for (std::size_t k = 0; k < costs.classes.size(); ++k) {
     const ClassCost& c = costs.classes[k];
-    time += class_count_[k] * c.time.value;
+    for (const int pass : {0, 1}) {
+      serial[pass] += c.serial[pass] * class_count_[k];
+      traffic[pass] += c.traffic[pass] * class_count_[k];
+    }
     memory += class_count_[k] * (fixed_memory(c, d, costs.stage) + c.saved);
     transient = std::max(transient, c.transient);
   }
@@ -84,11 +111,23 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
   if (d.pp == 1) memory -= costs.classes.back().fixed_memory;
   const double m = static_cast<double>(problem_.global_batch / (d.dp * d.micro_batch));
   const Efficiency& e = pricer_.efficiency(costs.stage.mesh);
+  // Traffic of all segments together hides behind all their compute at best.
+  double time = 0;
+  for (const int pass : {0, 1}) {
+    time +=
+        (serial[pass] + traffic[pass] - std::min(serial[pass], traffic[pass] * e.gather_overlap))
+            .value;
+  }
+  double speed = 0;
+  double usable = 0;
+  for (const StageDevices& s : stage_devices(d, costs.stage)) {
+    speed += 1 / s.slowness;
+    usable += s.usable / d.pp;
+  }
   Estimate result;
   result.degrees = d;
-  result.seconds = m * time / d.pp;
-  result.overflow =
-      memory / d.pp + transient + e.context.value - usable_memory(problem_, costs.stage).value;
+  result.seconds = m * time / speed;
+  result.overflow = memory / d.pp + transient + e.context.value - usable;
   return result;
 }
 
@@ -102,7 +141,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
 
   const Stage& stage = costs.stage;
   const Efficiency& e = pricer_.efficiency(stage.mesh);
-  const double usable = usable_memory(problem_, stage).value;
+  const std::vector<StageDevices> devices = stage_devices(d, stage);
 
   const bool dp_free = sharded_at_the_step(d, stage);
   const double dp_group = state_group(d);
@@ -135,7 +174,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
     }
     double memory = reserve - (stage.state == StateSharding::kZero3 ? 0 : tied);
     for (std::size_t i = 0; i < n; ++i) memory += cut.fixed_memory[i] + cut.saved[i];
-    result.overflow = memory - usable;
+    result.overflow = memory - devices[0].usable;
   } else {
     for (std::size_t i = 0; i < n; ++i) {
       // Chunks end after layers; what stands before the first layer or after the last stays with
@@ -143,7 +182,11 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
       cut.may_end.push_back(static_cast<char>(segments[i].is_layer && i + 1 < n));
     }
     cut.flight = flight;
-    cut.capacity.assign(static_cast<std::size_t>(chunks), (usable - reserve) / d.vpp);
+    for (int c = 0; c < chunks; ++c) {
+      const StageDevices& s = devices[static_cast<std::size_t>(c % d.pp)];
+      cut.slowness.push_back(s.slowness);
+      cut.capacity.push_back((s.usable - reserve) / d.vpp);
+    }
     Cut found = cut_chain(cut);
     if (!found.feasible) {
       // The best cut in time shows by how much memory is missing.
@@ -167,7 +210,8 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
         begin = end;
       }
       // With virtual stages the split of memory between a stage's chunks was only a guess.
-      result.overflow = *std::max_element(held.begin(), held.end()) - usable;
+      for (std::size_t s = 0; s < held.size(); ++s) held[s] -= devices[s].usable;
+      result.overflow = *std::max_element(held.begin(), held.end());
     } else {
       result.overflow = -1;
     }
@@ -181,32 +225,64 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   std::vector<double> stage_time(static_cast<std::size_t>(d.pp), 0);
   std::vector<std::map<int, int>> held(static_cast<std::size_t>(d.pp));
   double slowest_chunk = 0;
-  double transfer = 0;
+  Bytes message;
   int begin = 0;
   const int offset = d.pp_inside_dp ? d.tp * d.cp : d.tp * d.cp * d.dp;
   for (int c = 0; c < chunks; ++c) {
     const int end = c + 1 < chunks ? result.cuts[static_cast<std::size_t>(c)] : static_cast<int>(n);
-    double time = 2 * e.micro_batch_fixed.value;
+    const auto on = static_cast<std::size_t>(c % d.pp);
+    Seconds serial[2], traffic[2];
     for (int i = begin; i < end; ++i) {
-      time += cut.time[static_cast<std::size_t>(i)];
-      ++held[static_cast<std::size_t>(c % d.pp)][segments[static_cast<std::size_t>(i)].shape_class];
+      const int k = segments[static_cast<std::size_t>(i)].shape_class;
+      const ClassCost& cost = costs.classes[static_cast<std::size_t>(k)];
+      for (const int pass : {0, 1}) {
+        serial[pass] += cost.serial[pass];
+        traffic[pass] += cost.traffic[pass];
+      }
+      ++held[on][k];
+    }
+    double time = 2 * e.micro_batch_fixed.value;
+    for (const int pass : {0, 1}) {
+      time += devices[on].slowness * (serial[pass] + traffic[pass] -
+                                      std::min(serial[pass], traffic[pass] * e.gather_overlap))
+                                         .value;
     }
     stage_time[static_cast<std::size_t>(c % d.pp)] += time;
     slowest_chunk = std::max(slowest_chunk, time);
     if (c + 1 < chunks && d.pp > 1) {
-      const Bytes bytes =
-          costs.boundary[static_cast<std::size_t>(costs_.lowering().boundary_class(end - 1))];
-      transfer = std::max(transfer, pricer_.peer(bytes, stage.mesh, offset).value);
+      const int boundary = costs_.lowering().boundary_class(end - 1);
+      message = std::max(message, costs.boundary[static_cast<std::size_t>(boundary)]);
     }
     begin = end;
   }
+  const Stage full =
+      dp_free || d.zero == StateSharding::kNone ? make_stage(d, facts_.all_kv_heads, 0) : stage;
+  // The slowest way between neighbouring stages, all of a stage's devices sending at once; virtual
+  // stages also go from the last stage back to the first.
+  double transfer = 0;
+  double on_the_way = 0;  // All messages of a micro-batch to the last chunk.
+  for (int s = 0; s + 1 < d.pp + (d.vpp > 1 ? 1 : 0); ++s) {
+    Mesh from = full.mesh;
+    from.first_device = s * offset;
+    const int hop = s + 1 < d.pp ? offset : -s * offset;
+    const double time = pricer_.peer(message, from, hop).value;
+    transfer = std::max(transfer, time);
+    on_the_way += time * (s + 1 < d.pp ? d.vpp : d.vpp - 1);
+  }
   const double slowest = *std::max_element(stage_time.begin(), stage_time.end());
   const double md = static_cast<double>(m);
-  double seconds = md * slowest;
-  seconds += (d.pp - 1) * (slowest_chunk + 2 * transfer);
+  // In steady state a chunk pass takes its compute, or the link's time, or what the way of a
+  // micro-batch to the last chunk and back leaves to each of the passes in flight, whichever is
+  // longest.
+  const double per_chunk = slowest / d.vpp;
+  const double passes = d.vpp == 1
+                            ? std::min<double>(d.pp, md)
+                            : std::min<double>(2 * (d.pp - 1) + (d.vpp - 1) * d.pp + 1, md * d.vpp);
+  const double round_trip = chunks * per_chunk + 2 * on_the_way;
+  const double period =
+      d.pp == 1 ? per_chunk : std::max({per_chunk, transfer, round_trip / passes});
+  const double seconds = md * d.vpp * period + (d.pp - 1) * slowest_chunk + 2 * on_the_way / d.vpp;
 
-  Stage full =
-      dp_free || d.zero == StateSharding::kNone ? make_stage(d, facts_.all_kv_heads, 0) : stage;
   // The first and the last stage sum the gradients of a parameter that both hold.
   double tie = 0;
   std::set<std::int32_t> held_first;

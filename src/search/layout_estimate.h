@@ -35,6 +35,12 @@ class LayoutEstimator {
   const ModelFacts& facts() const { return facts_; }
 
  private:
+  // How much slower than the priced devices those of a stage are, and what memory they offer.
+  struct StageDevices {
+    double slowness = 1;
+    double usable = 0;
+  };
+  std::vector<StageDevices> stage_devices(const Degrees& d, const Stage& priced);
   double fixed_memory(const ClassCost& c, const Degrees& d, const Stage& stage) const;
 
   const Problem& problem_;

@@ -130,6 +130,45 @@ TEST(LayoutSearch, ObeysRestrictions) {
   }
 }
 
+// A restriction never helps: on a slow network too the estimates must not hide the best layouts.
+TEST(LayoutSearch, PinsDoNotBeatTheFreeSearch) {
+  for (const char* cluster : {"a100-80:4x8@eth25", "a100-80:4x4@eth10", "dgx-a100:2"}) {
+    const Case c(kMedium, cluster);
+    Problem problem = c.problem();
+    const double free = search_layouts(problem, {}).ranking.at(0).step().value;
+    for (const int pin : {1, 2}) {
+      for (Allowed Restrictions::* field :
+           {&Restrictions::tp, &Restrictions::cp, &Restrictions::pp}) {
+        Problem pinned = c.problem();
+        pinned.restrictions.*field = {pin, pin};
+        const SearchResult r = search_layouts(pinned, {});
+        if (r.ranking.empty() || !r.ranking[0].fits) continue;
+        EXPECT_GE(r.ranking[0].step().value, free * 0.98)
+            << cluster << " " << to_string(r.ranking[0].plan.degrees);
+        EXPECT_GE(r.ranking[0].step().value, r.lower_bound.value * (1 - 1e-9));
+      }
+    }
+  }
+}
+
+// Unlike stages: the faster devices get more layers, and the bound holds.
+TEST(LayoutSearch, MixedDevicesShareTheLayersBySpeed) {
+  TestModelSizes sizes = kMedium;
+  sizes.layers = 16;
+  const Case c(sizes, "dgx-a100:1+dgx-h100:1");
+  Problem problem = c.problem();
+  problem.restrictions.pp = {2, 2};
+  problem.restrictions.vpp = {1, 1};
+  const SearchResult r = search_layouts(problem, {});
+  ASSERT_FALSE(r.ranking.empty());
+  const Plan& plan = r.ranking[0].plan;
+  const auto segments_of = [&](std::size_t chunk) {
+    return plan.chunks[chunk].last_segment - plan.chunks[chunk].first_segment;
+  };
+  EXPECT_GT(segments_of(1), segments_of(0));
+  EXPECT_GE(r.ranking[0].step(), r.lower_bound);
+}
+
 TEST(LayoutSearch, MemoryDecides) {
   const Case c(kMedium, "a100-80:1x4");
   Problem problem = c.problem();

@@ -13,7 +13,10 @@ class Cutter {
       : in_(instance),
         n_(static_cast<int>(instance.time.size())),
         k_(static_cast<int>(instance.flight.size())) {
+    slowness_ = instance.slowness;
+    slowness_.resize(instance.flight.size(), 1);
     for (std::size_t c = 1; c < instance.flight.size(); ++c) {
+      uneven_capacity_ |= slowness_[c] < slowness_[c - 1];
       uneven_capacity_ |= instance.flight[c] < instance.flight[c - 1] ||
                           instance.capacity[c] > instance.capacity[c - 1];
     }
@@ -96,7 +99,11 @@ class Cutter {
     int begin = 0;
     for (int c = 0; c + 1 < k_; ++c) {
       const int furthest_end = furthest(c, begin, limit);
-      const double target = (time_.back() - time_[static_cast<std::size_t>(begin)]) / (k_ - c);
+      double speed = 0;
+      for (int later = c; later < k_; ++later)
+        speed += 1 / slowness_[static_cast<std::size_t>(later)];
+      const double target = (time_.back() - time_[static_cast<std::size_t>(begin)]) /
+                            (speed * slowness_[static_cast<std::size_t>(c)]);
       int best = furthest_end;
       double best_miss = -1;
       for (int end = begin + 1; end <= furthest_end; ++end) {
@@ -115,7 +122,7 @@ class Cutter {
 
  private:
   bool fits(std::size_t chunk, std::size_t begin, std::size_t end, double limit) const {
-    return time_[end] - time_[begin] <= limit &&
+    return slowness_[chunk] * (time_[end] - time_[begin]) <= limit &&
            fixed_[end] - fixed_[begin] + in_.flight[chunk] * (saved_[end] - saved_[begin]) <=
                in_.capacity[chunk];
   }
@@ -124,8 +131,9 @@ class Cutter {
   bool enough_time(double limit) const {
     int begin = 0;
     for (int c = 0; c < k_ && begin < n_; ++c) {
-      const auto next = std::upper_bound(time_.begin() + begin, time_.end(),
-                                         time_[static_cast<std::size_t>(begin)] + limit);
+      const auto next = std::upper_bound(
+          time_.begin() + begin, time_.end(),
+          time_[static_cast<std::size_t>(begin)] + limit / slowness_[static_cast<std::size_t>(c)]);
       const int end = last_end_[static_cast<std::size_t>(next - time_.begin() - 1)];
       if (end <= begin) return false;
       begin = end;
@@ -138,6 +146,7 @@ class Cutter {
   const int k_;
   // Greedy cuts are exact when no chunk can hold what an earlier one cannot.
   bool uneven_capacity_ = false;
+  std::vector<double> slowness_;
   std::vector<double> time_ = {0}, fixed_ = {0}, saved_ = {0};  // Prefix sums.
   std::vector<int> last_end_;  // Last legal end at or before a position, -1 for none.
   std::vector<int> ends_;      // Where a chunk may end, ascending; n is the last.
@@ -152,11 +161,15 @@ Cut cut_chain(const CutInstance& instance) {
   const Cutter cutter(instance);
   if (!cutter.enough_ends()) return result;
   double total = 0;
-  double largest = 0;
-  for (double t : instance.time) total += t, largest = std::max(largest, t);
-  double high = total * (1 + 1e-9);
+  for (double t : instance.time) total += t;
+  std::vector<double> slowness = instance.slowness;
+  slowness.resize(instance.flight.size(), 1);
+  double speed = 0;
+  double worst = 0;
+  for (double x : slowness) speed += 1 / x, worst = std::max(worst, x);
+  double high = total * worst * (1 + 1e-9);
   if (!cutter.feasible(high)) return result;
-  double low = std::max(largest, total / static_cast<double>(instance.flight.size())) * (1 - 1e-9);
+  double low = total / speed * (1 - 1e-9);
   for (int i = 0; i < 40 && high - low > 1e-6 * total; ++i) {
     const double middle = (low + high) / 2;
     (cutter.feasible(middle) ? high : low) = middle;
@@ -168,7 +181,7 @@ Cut cut_chain(const CutInstance& instance) {
     const int end = c < result.first.size() ? result.first[c] : static_cast<int>(n);
     double time = 0;
     for (int i = begin; i < end; ++i) time += instance.time[static_cast<std::size_t>(i)];
-    result.slowest = std::max(result.slowest, time);
+    result.slowest = std::max(result.slowest, time * slowness[c]);
     begin = end;
   }
   return result;
@@ -196,6 +209,7 @@ void balance_stages(const CutInstance& in, int stages, double micro_batches, Cut
       const bool legal =
           end > begin && (end == n || in.may_end[static_cast<std::size_t>(end) - 1] != 0);
       if (!legal || memory > in.capacity[k]) return std::numeric_limits<double>::infinity();
+      if (!in.slowness.empty()) time *= in.slowness[k];
       stage[static_cast<std::size_t>(c % stages)] += time;
       slowest = std::max(slowest, time);
       begin = end;

@@ -11,7 +11,8 @@ struct CutInstance {
   std::vector<double> saved;         ///< Per segment and micro-batch in flight, bytes.
   std::vector<double> flight;        ///< Per chunk: micro-batches in flight.
   std::vector<double> capacity;      ///< Per chunk, bytes available to the above.
-  std::vector<char> may_end;         ///< Per segment: a chunk may end after it.
+  std::vector<double> slowness;  ///< Per chunk: factor on the times of its stage; empty = all 1.
+  std::vector<char> may_end;     ///< Per segment: a chunk may end after it.
 };
 
 /// Cuts so that the slowest chunk is as fast as possible while every chunk fits, then as evenly as

@@ -21,9 +21,9 @@ double exhaustive(const CutInstance& in, std::size_t chunk, std::size_t begin) {
     if (memory > in.capacity[chunk]) break;
     if (in.may_end[end - 1] == 0 && end != n) continue;
     if (chunk + 1 == in.flight.size()) {
-      if (end == n) best = std::min(best, time);
+      if (end == n) best = std::min(best, time * in.slowness[chunk]);
     } else {
-      best = std::min(best, std::max(time, exhaustive(in, chunk + 1, end)));
+      best = std::min(best, std::max(time * in.slowness[chunk], exhaustive(in, chunk + 1, end)));
     }
   }
   return best;
@@ -37,8 +37,13 @@ RC_GTEST_PROP(PipelineCut, EqualsExhaustive, ()) {
     for (int i = 0; i < count; ++i) v.push_back(*rc::gen::inRange(low, high));
     return v;
   };
-  CutInstance in{numbers(n, 1, 20), numbers(n, 0, 10), numbers(n, 0, 5),
-                 numbers(k, 1, 4),  numbers(k, 5, 60), {}};
+  CutInstance in{numbers(n, 1, 20),
+                 numbers(n, 0, 10),
+                 numbers(n, 0, 5),
+                 numbers(k, 1, 4),
+                 numbers(k, 5, 60),
+                 numbers(k, 1, 4),
+                 {}};
   for (int i = 0; i < n; ++i) in.may_end.push_back(static_cast<char>(*rc::gen::inRange(0, 4) > 0));
   const Cut cut = cut_chain(in);
   const double best = exhaustive(in, 0, 0);

@@ -114,6 +114,8 @@ void Simulation::execute(bool keep_events, Timeline& timeline) {
   std::vector<double> ready_forward(chunk_count * micro, kNever);
   std::vector<double> ready_backward(chunk_count * micro, kNever);
   for (std::size_t m = 0; m < micro; ++m) ready_forward[m] = 0;
+  std::vector<double> sent_forward = ready_forward;  // When the sender was done.
+  std::vector<double> sent_backward = ready_backward;
 
   std::vector<std::size_t> next(stages, 0);
   std::vector<double> clock(stages, 0);
@@ -148,6 +150,11 @@ void Simulation::execute(bool keep_events, Timeline& timeline) {
         if (ready == kNever) break;
         const ChunkTime& time = chunks_[c];
         const double start = std::max(clock[s], ready);
+        // Of a wait, what the message itself took is communication, the rest is bubble.
+        const double sent = forward ? sent_forward[slot] : sent_backward[slot];
+        const double on_the_wire = std::max(0.0, std::min(start - clock[s], ready - sent));
+        timeline.stages[s].spent[static_cast<std::size_t>(Purpose::kPipeline)] +=
+            Seconds(on_the_wire);
         const Seconds duration = forward ? time.forward : time.backward;
         const double end = start + duration.value;
         clock[s] = end;
@@ -159,13 +166,17 @@ void Simulation::execute(bool keep_events, Timeline& timeline) {
         if (forward) {
           if (first_forward_[s].value == 0) first_forward_[s] = duration;
           if (c + 1 < chunk_count) {
+            sent_forward[slot + micro] = end;
             ready_forward[slot + micro] = send(c, c + 1, end, time.send_forward);
           } else {
-            ready_backward[slot] = end;
+            sent_backward[slot] = ready_backward[slot] = end;
           }
         } else {
           last_backward_[s] = duration;
-          if (c > 0) ready_backward[slot - micro] = send(c, c - 1, end, time.send_backward);
+          if (c > 0) {
+            sent_backward[slot - micro] = end;
+            ready_backward[slot - micro] = send(c, c - 1, end, time.send_backward);
+          }
         }
         ++next[s];
         moved = true;
