@@ -69,6 +69,18 @@ Loaded load(Request request) {
                             loaded.cluster.name, loaded.cluster.device_count()),
                 "--devices");
   }
+  for (const DeviceKind& kind : loaded.cluster.kinds) {
+    const auto lacks = [&](DType dtype, FlopsPerSecond rate, std::string_view name) {
+      if (r.training.dtype != dtype || rate.value > 0) return;
+      throw Error(fmt::format("{} has no {} matrix units", kind.name, name), "--precision",
+                  kind.bf16.value > 0   ? "use bf16"
+                  : kind.fp16.value > 0 ? "use f16"
+                                        : "use f32");
+    };
+    lacks(DType::kBf16, kind.bf16, "bf16");
+    lacks(DType::kF16, kind.fp16, "fp16");
+    lacks(DType::kF8, kind.fp8, "fp8");
+  }
   return loaded;
 }
 
