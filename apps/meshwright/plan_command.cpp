@@ -95,10 +95,12 @@ int run(const PlanOptions& o) {
                       loaded.cluster.device_count(),
                       loaded.cluster.homogeneous() ? loaded.cluster.kinds[0].name : "mixed devices",
                       loaded.cluster.hosts.size()));
-    print(fmt::format("batch    {} x {} = {} tokens per step; {}, {}\n\n",
-                      loaded.model.global_batch, loaded.model.seq,
-                      format_count(model.tokens_per_step), dtype_name(problem.training.dtype),
-                      problem.training.optimizer));
+    const std::string shape =
+        model.unit == "tokens" ? fmt::format("{} x {}", loaded.model.global_batch, loaded.model.seq)
+                               : fmt::format("{}", loaded.model.global_batch);
+    print(fmt::format("batch    {} = {} {} per step; {}, {}\n\n", shape,
+                      format_count(model.tokens_per_step), model.unit,
+                      dtype_name(problem.training.dtype), problem.training.optimizer));
     for (const std::string& note : loaded.model.notes) print("note     " + note + "\n");
   }
   if (result.status == SearchStatus::kNothingFits) {

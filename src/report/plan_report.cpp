@@ -35,7 +35,18 @@ int plan_devices(const Plan& plan) {
 }  // namespace
 
 ModelSummary summarize(const Graph& graph, std::string name) {
-  return {std::move(name), parameter_count(graph), tokens_per_step(graph), model_flops(graph)};
+  ModelSummary model{std::move(name), parameter_count(graph), tokens_per_step(graph), "tokens",
+                     model_flops(graph)};
+  double batch = 0;
+  for (const Value& value : graph.values) {
+    for (const Dim& dim : value.type.dims) {
+      if (value.kind == ValueKind::kInput && dim.name == "batch") {
+        batch = std::max(batch, static_cast<double>(dim.size));
+      }
+    }
+  }
+  if (model.tokens_per_step <= batch) model.unit = "samples";
+  return model;
 }
 
 double mfu(const Problem& problem, const ModelSummary& model, const Judged& judged) {
@@ -163,17 +174,17 @@ std::string plan_text(const Problem& problem, const ModelSummary& model, const J
   text += fmt::format(
       "         {} schedule, {} micro-batches of {} per replica; layers per chunk: {}\n",
       plan.schedule, plan.micro_batches, plan.degrees.micro_batch, cut_text(problem, plan));
-  text += fmt::format("step     {}   {} tokens/s   {:.0f} tokens/s/device   MFU {:.1f} %\n",
-                      format_seconds(judged.step()), format_count(tokens), tokens / devices,
-                      100 * mfu(problem, model, judged));
+  text += fmt::format("step     {}   {} {}/s   {:.0f} {}/s/device   MFU {:.1f} %\n",
+                      format_seconds(judged.step()), format_count(tokens), model.unit,
+                      tokens / devices, model.unit, 100 * mfu(problem, model, judged));
   double dollars = 0;
   for (const Stage& stage : plan.stages) {
     dollars += stage.mesh.device_count() *
                problem.cluster.kind(DeviceId(stage.mesh.first_device)).dollars_per_hour;
   }
   if (dollars > 0) {
-    text += fmt::format("cost     ${:.2f} per million tokens at ${:.0f} per hour\n",
-                        dollars / 3600 / tokens * 1e6, dollars);
+    text += fmt::format("cost     ${:.2f} per million {} at ${:.0f} per hour\n",
+                        dollars / 3600 / tokens * 1e6, model.unit, dollars);
   }
   const auto fullest = static_cast<std::size_t>(judged.fullest_stage);
   const double used =

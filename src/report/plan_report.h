@@ -11,6 +11,7 @@ struct ModelSummary {
   std::string name;
   double parameters = 0;
   double tokens_per_step = 0;
+  std::string unit = "tokens";  ///< What is counted: "samples" for models without token sequences.
   Flops flops_per_step;
 };
 ModelSummary summarize(const Graph& graph, std::string name);
