@@ -75,6 +75,10 @@ std::string smallest_that_fits(const Loaded& loaded, const Patience& patience) {
     best = fits(high);
     if (!best) low = high;
   }
+  if (!best && patience.over()) {
+    return fmt::format("more than {} of these devices (time ran out before the number was found)",
+                       low * per_host);
+  }
   if (!best) {
     return fmt::format("no number of these devices up to {} fits", high * per_host);
   }
