@@ -27,6 +27,8 @@ void add_plan(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
 void add_models(CLI::App& app, Action& action);
 void add_clusters(CLI::App& app, Action& action);
+void add_validate(CLI::App& app, Action& action);
+void add_calibrate(CLI::App& app, Action& action);
 
 /// Set by the first Ctrl-C; the second one ends the program as usual.
 const std::atomic<bool>& interrupted();

@@ -18,6 +18,8 @@ constexpr AddCommand kCommands[] = {
     add_explain,
     add_models,
     add_clusters,
+    add_validate,
+    add_calibrate,
 };
 
 constexpr const char* kDescription =

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "api/coordinate_search.h"
 #include "base/error.h"
 
 namespace meshwright {
@@ -108,6 +109,7 @@ std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, const Json
       {"collective_launch_us", 5, 1000, true, FitGoal::kStepTime},
       {"memory_passes", 1, 8, true, FitGoal::kStepTime},
       {"attention_passes", 1, 8, true, FitGoal::kStepTime},
+      {"optimizer_passes", 1, 8, true, FitGoal::kStepTime},
       {"step_fixed_ms", 0.5, 100, true, FitGoal::kStepTime},
       {"micro_batch_fixed_us", 10, 20000, true, FitGoal::kStepTime},
       {"peer_fixed_us", 5, 5000, true, FitGoal::kStepTime},
@@ -137,7 +139,7 @@ std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, const Json
     }
     if (goal == FitGoal::kStepTime && entry.contains("attention")) {
       parameters.push_back(
-          {fmt::format("/engines/{}/attention/fraction", engine), 0.05, 1, true, engine, {}});
+          {fmt::format("/engines/{}/attention/fraction", engine), 0.05, 1, true, engine, {}, {}});
     }
   }
   return parameters;
@@ -150,12 +152,23 @@ std::vector<FitParameter> architecture_parameters(const PreparedRuns& runs,
   std::vector<FitParameter> parameters;
   for (const std::string& name : architectures) {
     const Json& known = efficiency.at("architectures");
-    if (known.contains(name) && known.at(name).contains("matmul_16bit") &&
-        known.at(name).at("matmul_16bit").contains("fixed_us")) {
-      continue;
-    }
+    if (known.contains(name) && known.at(name).contains("source")) continue;
     parameters.push_back(
-        {fmt::format("/architectures/{}/matmul_16bit/fraction", name), 0.1, 1, true, {}, name});
+        {fmt::format("/architectures/{}/matmul_16bit/fraction", name), 0.1, 1, true, {}, name, {}});
+  }
+  return parameters;
+}
+
+std::vector<FitParameter> link_parameters(const PreparedRuns& runs, const Json& efficiency) {
+  std::vector<FitParameter> parameters;
+  for (const auto& [name, link] : efficiency.at("default").at("links").items()) {
+    bool used = false;
+    for (std::size_t i = 0; i < runs.runs().size(); ++i) used |= runs.uses_link(i, name);
+    if (!used || link.contains("source")) continue;
+    for (const char* key : {"fraction", "all_reduce_fraction"}) {
+      parameters.push_back(
+          {fmt::format("/default/links/{}/{}", name, key), 0.05, 1, true, {}, {}, name});
+    }
   }
   return parameters;
 }
@@ -168,111 +181,129 @@ Json with_values(Json efficiency, const std::vector<FitParameter>& parameters,
   return efficiency;
 }
 
-double fit_objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
-                     const Json& efficiency, FitGoal goal) {
-  std::vector<std::size_t> all = which;
-  if (all.empty()) {
-    for (std::size_t i = 0; i < runs.runs().size(); ++i) all.push_back(i);
+namespace {
+
+// The state of a fit: predictions of all runs under the current numbers, and of those that depend
+// on the number tried last.
+class Fit {
+ public:
+  Fit(const PreparedRuns& runs, std::vector<std::size_t> which, Json efficiency,
+      const std::vector<FitParameter>& parameters, FitGoal goal)
+      : runs_(runs),
+        which_(std::move(which)),
+        efficiency_(std::move(efficiency)),
+        parameters_(parameters),
+        goal_(goal) {
+    for (const FitParameter& p : parameters_) {
+      ranges_.push_back({p.low, p.high, p.logarithmic});
+      initial_.push_back(start_of(p));
+      set(values_.size(), initial_.back());
+      values_.push_back(initial_.back());
+      affected_.push_back(affected_by(p));
+    }
+    predictions_ = runs_.predict(efficiency_, "auto", which_);
   }
-  return objective(runs, all, runs.predict(efficiency, "auto", all), goal);
+
+  FitResult run(const std::function<void(const FitProgress&)>& progress) {
+    FitResult result;
+    result.before = objective(runs_, which_, predictions_, goal_);
+    SearchTarget target;
+    target.tried = [&](std::size_t k, double candidate) {
+      ++result.evaluations;
+      return tried(k, candidate);
+    };
+    target.kept = [&](std::size_t k, double candidate) {
+      predictions_ = std::move(mixed_);
+      values_[k] = candidate;
+      set(k, candidate);
+    };
+    if (progress) {
+      target.progress = [&](int sweep, std::size_t k, double best) {
+        progress({sweep, best, parameters_[k].pointer});
+      };
+    }
+    result.values = coordinate_search(values_, ranges_, result.before, target);
+    result.after = objective(runs_, which_, predictions_, goal_);
+    return result;
+  }
+
+ private:
+  // The number in the file, or the one of its defaults.
+  double start_of(const FitParameter& p) const {
+    const Json::json_pointer pointer(p.pointer);
+    const std::string key = p.pointer.substr(p.pointer.rfind('/') + 1);
+    const double middle = p.logarithmic ? std::sqrt(p.low * p.high) : (p.low + p.high) / 2;
+    const double value = efficiency_.contains(pointer)
+                             ? efficiency_.at(pointer).get<double>()
+                             : efficiency_.at("default").value(key, middle);
+    return std::clamp(value, p.low, p.high);
+  }
+
+  void set(std::size_t k, double value) {
+    efficiency_[Json::json_pointer(parameters_[k].pointer)] = value;
+  }
+
+  // Positions in which_: only they are simulated again.
+  std::vector<std::size_t> affected_by(const FitParameter& p) const {
+    std::vector<std::size_t> positions;
+    for (std::size_t i = 0; i < which_.size(); ++i) {
+      const MeasuredRun& run = runs_.runs()[which_[i]];
+      if ((p.engine.empty() || builds_on(efficiency_, run.engine, p.engine)) &&
+          (p.architecture.empty() || runs_.architecture(which_[i]) == p.architecture) &&
+          (p.link.empty() || runs_.uses_link(which_[i], p.link))) {
+        positions.push_back(i);
+      }
+    }
+    return positions;
+  }
+
+  double tried(std::size_t k, double candidate) {
+    std::vector<std::size_t> rows;
+    for (std::size_t i : affected_[k]) rows.push_back(which_[i]);
+    mixed_ = predictions_;
+    if (!rows.empty()) {
+      set(k, candidate);
+      const std::vector<Prediction> changed = runs_.predict(efficiency_, "auto", rows);
+      for (std::size_t i = 0; i < rows.size(); ++i) mixed_[affected_[k][i]] = changed[i];
+      set(k, values_[k]);
+    }
+    return objective(runs_, which_, mixed_, goal_) + pull(k, candidate);
+  }
+
+  double pull(std::size_t changed, double candidate) const {
+    double sum = 0;
+    for (std::size_t k = 0; k < values_.size(); ++k) {
+      const double now = k == changed ? candidate : values_[k];
+      const double distance = range_distance(ranges_[k], initial_[k], now);
+      sum += distance * distance;
+    }
+    return kPull * sum;
+  }
+
+  const PreparedRuns& runs_;
+  const std::vector<std::size_t> which_;
+  Json efficiency_;
+  const std::vector<FitParameter>& parameters_;
+  const FitGoal goal_;
+  std::vector<SearchRange> ranges_;
+  std::vector<double> initial_, values_;
+  std::vector<std::vector<std::size_t>> affected_;
+  std::vector<Prediction> predictions_, mixed_;
+};
+
+std::vector<std::size_t> all_of(const PreparedRuns& runs, std::vector<std::size_t> which) {
+  if (which.empty()) {
+    for (std::size_t i = 0; i < runs.runs().size(); ++i) which.push_back(i);
+  }
+  return which;
 }
+
+}  // namespace
 
 FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which, const Json& start,
               const std::vector<FitParameter>& parameters, FitGoal goal,
               const std::function<void(const FitProgress&)>& progress) {
-  constexpr double kFirstStep = 0.25;  // Of the range, or of the logarithm's.
-  constexpr double kLastStep = 0.004;
-  std::vector<std::size_t> all = which;
-  if (all.empty()) {
-    for (std::size_t i = 0; i < runs.runs().size(); ++i) all.push_back(i);
-  }
-  Json efficiency = start;
-  // Positions in `all` that depend on each parameter: only they are simulated again.
-  std::vector<std::vector<std::size_t>> affected(parameters.size());
-  for (std::size_t k = 0; k < parameters.size(); ++k) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const FitParameter& p = parameters[k];
-      const MeasuredRun& run = runs.runs()[all[i]];
-      if ((p.engine.empty() || builds_on(efficiency, run.engine, p.engine)) &&
-          (p.architecture.empty() || runs.architecture(all[i]) == p.architecture)) {
-        affected[k].push_back(i);
-      }
-    }
-  }
-  std::vector<double> value(parameters.size());
-  std::vector<double> step(parameters.size(), kFirstStep);
-  for (std::size_t k = 0; k < parameters.size(); ++k) {
-    const FitParameter& p = parameters[k];
-    const Json::json_pointer pointer(p.pointer);
-    const std::string key = p.pointer.substr(p.pointer.rfind('/') + 1);
-    if (efficiency.contains(pointer)) {
-      value[k] = efficiency.at(pointer).get<double>();
-    } else {
-      value[k] = efficiency.at("default").value(
-          key, p.logarithmic ? std::sqrt(p.low * p.high) : (p.low + p.high) / 2);
-    }
-    value[k] = std::clamp(value[k], p.low, p.high);
-    efficiency[pointer] = value[k];
-  }
-  const std::vector<double> initial = value;
-  const auto pull = [&](std::size_t changed, double candidate) {
-    double sum = 0;
-    for (std::size_t k = 0; k < parameters.size(); ++k) {
-      const FitParameter& p = parameters[k];
-      const double now = k == changed ? candidate : value[k];
-      const double moved = p.logarithmic ? std::log(now / initial[k]) / std::log(p.high / p.low)
-                                         : (now - initial[k]) / (p.high - p.low);
-      sum += moved * moved;
-    }
-    return kPull * sum;
-  };
-  std::vector<Prediction> predictions = runs.predict(efficiency, "auto", all);
-  FitResult result;
-  result.before = objective(runs, all, predictions, goal);
-  double best = result.before;
-  const auto try_value = [&](std::size_t k, double candidate) {
-    const Json::json_pointer pointer(parameters[k].pointer);
-    std::vector<std::size_t> rows;
-    for (std::size_t i : affected[k]) rows.push_back(all[i]);
-    if (rows.empty()) return false;
-    efficiency[pointer] = candidate;
-    const std::vector<Prediction> changed = runs.predict(efficiency, "auto", rows);
-    ++result.evaluations;
-    std::vector<Prediction> mixed = predictions;
-    for (std::size_t i = 0; i < affected[k].size(); ++i) mixed[affected[k][i]] = changed[i];
-    const double now = objective(runs, all, mixed, goal) + pull(k, candidate);
-    if (now >= best * (1 - 1e-6)) {
-      efficiency[pointer] = value[k];
-      return false;
-    }
-    best = now;
-    predictions = std::move(mixed);
-    value[k] = candidate;
-    return true;
-  };
-  for (int sweep = 0; sweep < 60; ++sweep) {
-    bool running = false;
-    for (std::size_t k = 0; k < parameters.size(); ++k) {
-      const FitParameter& p = parameters[k];
-      if (step[k] < kLastStep) continue;
-      running = true;
-      const auto moved = [&](double by) {
-        return std::clamp(p.logarithmic ? value[k] * std::pow(p.high / p.low, by)
-                                        : value[k] + (p.high - p.low) * by,
-                          p.low, p.high);
-      };
-      const double up = moved(step[k]);
-      const double down = moved(-step[k]);
-      if (!(up != value[k] && try_value(k, up)) && !(down != value[k] && try_value(k, down))) {
-        step[k] /= 2;
-      }
-      if (progress) progress({sweep, best, p.pointer});
-    }
-    if (!running) break;
-  }
-  result.after = objective(runs, all, predictions, goal);
-  result.values = std::move(value);
-  return result;
+  return Fit(runs, all_of(runs, which), start, parameters, goal).run(progress);
 }
 
 Halves split_groups(const PreparedRuns& runs, std::uint64_t seed) {

@@ -17,6 +17,7 @@ struct FitParameter {
   bool logarithmic = false;  ///< Steps multiply rather than add.
   std::string engine;        ///< Only runs of this engine, or of one that extends it, depend on it.
   std::string architecture;  ///< Only runs on this one depend on it; empty = all.
+  std::string link;          ///< Only runs with such links depend on it; empty = all.
 };
 
 /// What is minimized, each a mean over sources that counts every source once.
@@ -29,9 +30,10 @@ enum class FitGoal {
 /// engine that extends another one, only those that its entry has.
 std::vector<FitParameter> engine_parameters(const PreparedRuns& runs, const Json& efficiency,
                                             FitGoal goal);
-/// The rate of matrix products on architectures of the runs for which there is no kernel table
-/// (fit_kernels gives the others a fixed cost per kernel, too).
+/// The rate of matrix products on architectures of the runs, and the bandwidth of links, that no
+/// kernel or link table was fitted to: fit_kernels gives the others a key "source".
 std::vector<FitParameter> architecture_parameters(const PreparedRuns& runs, const Json& efficiency);
+std::vector<FitParameter> link_parameters(const PreparedRuns& runs, const Json& efficiency);
 
 struct FitProgress {
   int sweep = 0;
@@ -45,9 +47,9 @@ struct FitResult {
   int evaluations = 0;
 };
 
-/// Pattern search along coordinates (Hooke and Jeeves 1961): every parameter in turn is moved up
-/// and down by its step, kept where the objective falls; when a whole sweep finds nothing, steps
-/// are halved. Deterministic. `which` restricts the runs (all when empty).
+/// Minimizes the goal by coordinate_search from the file's own numbers, which also pull a little: a
+/// number that the runs say nothing about stays. Deterministic. `which` restricts the runs (all
+/// when empty).
 FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which,
               const Json& efficiency, const std::vector<FitParameter>& parameters, FitGoal goal,
               const std::function<void(const FitProgress&)>& progress = {});
@@ -55,9 +57,6 @@ FitResult fit(const PreparedRuns& runs, const std::vector<std::size_t>& which,
 /// An efficiency file with other values of some parameters.
 Json with_values(Json efficiency, const std::vector<FitParameter>& parameters,
                  const std::vector<double>& values);
-
-double fit_objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
-                     const Json& efficiency, FitGoal goal);
 
 /// Halves the runs at random by groups (runs that are compared with each other stay together).
 struct Halves {

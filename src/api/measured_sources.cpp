@@ -74,7 +74,6 @@ constexpr MeasuredSource kSources[] = {
      .half_gradients = true,
      .tied = false,
      .vocab = 103168,
-     .seq = 2048,
      .memory = MemoryMeasure::kDevice,
      .memory_unit = kGiB},
     {.match = "torchtitan",
@@ -128,6 +127,12 @@ constexpr MeasuredSource kUnknown = {.match = "", .name = "", .engine = "default
 
 constexpr NetworkText kNetworks[] = {
     {"4x100Gb RoCE", "roce100x4"},
+    {"EFA 32x100Gb/node", "efa100x32"},
+    {"EFA 4x100Gb/node", "efa100x4"},
+    {"EFA v4 8x400Gb/node", "efa400x8"},
+    {"EFA v3", "efa200x16"},
+    {"8x400G BlueField-3 RoCE", "roce400x8"},
+    {"16-port RoCE per node", "roce200x16"},
     {"1600 Gbps/node RoCE", "roce200x8"},
     {"400 Gb/s RDMA per GPU", "roce400x8"},
     {"400 Gb/s CX-7 per GPU", "ib400x8"},

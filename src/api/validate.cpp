@@ -216,6 +216,12 @@ const std::string& PreparedRuns::architecture(std::size_t i) const {
   return impl_->prepared[i].cluster->kinds[0].architecture;
 }
 
+bool PreparedRuns::uses_link(std::size_t i, std::string_view link) const {
+  const std::vector<Domain>& domains = impl_->prepared[i].cluster->domains;
+  return std::any_of(domains.begin(), domains.end(),
+                     [&](const Domain& d) { return d.parent >= 0 && d.link == link; });
+}
+
 Prediction PreparedRuns::Impl::predict(std::size_t i, std::vector<Efficiency> efficiency) const {
   const MeasuredRun& run = runs[i];
   const PreparedRun& p = prepared[i];

@@ -47,6 +47,8 @@ class PreparedRuns {
   const std::vector<int>& group() const;
   /// Architecture of the devices of run i ("hopper").
   const std::string& architecture(std::size_t i) const;
+  /// Whether some uplink of run i's cluster is made of this ("nvlink", "eth").
+  bool uses_link(std::size_t i, std::string_view link) const;
 
   /// Simulates some runs (all when `which` is empty) with the numbers of an efficiency file;
   /// `engine` "auto" = each run's own. The result is parallel to `which` (or to runs()).

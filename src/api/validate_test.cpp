@@ -73,7 +73,7 @@ TEST(Validate, RowsOfAnEarlierTableCountOnce) {
 TEST(Calibrate, FindsTheNumberThatMadeTheTimes) {
   const Json start = shipped_efficiency();
   const std::vector<FitParameter> scale = {
-      {"/engines/default/compute_scale", 0.5, 3, true, "default", {}}};
+      {"/engines/default/compute_scale", 0.5, 3, true, "default", {}, {}}};
   const PreparedRuns blank = prepared(1, 1, 1);
   const auto made = blank.predict(with_values(start, scale, {1.7}));
   const PreparedRuns runs = prepared(made[0].step.value, made[1].step.value, made[2].step.value);

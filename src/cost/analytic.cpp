@@ -49,7 +49,8 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
   const Seconds memory =
       instr.traffic / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
   if (instr.kind == InstrKind::kOptimizer) {
-    return instr.bytes / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
+    return instr.bytes / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction) *
+           e.optimizer_passes;
   }
   Seconds time = memory * e.memory_passes + e.memory.fixed * kernels;
   if (instr.kernel == KernelClass::kMatmul) {

@@ -91,6 +91,7 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.number("attention_backward", e.attention_backward, 0.01, 10);
   r.kernel("memory", e.memory);
   r.number("memory_passes", e.memory_passes, 0.5, 20);
+  r.number("optimizer_passes", e.optimizer_passes, 0.5, 20);
   r.number("attention_passes", e.attention_passes, 0.5, 20);
   r.seconds("launch_us", e.launch, 1e-6);
   r.seconds("collective_launch_us", e.collective_launch, 1e-6);

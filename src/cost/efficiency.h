@@ -36,6 +36,8 @@ struct Efficiency {
   /// How often the traffic of a fused kernel is moved: more than 1 where an engine runs
   /// normalizations, activations and the loss as several operators each.
   double memory_passes = 1;
+  double optimizer_passes =
+      1;  ///< The same of gradients, optimizer state and parameters in the step.
   double attention_passes = 1;  ///< The same of what unfused attention does to its scores.
   /// Host time per kernel and per collective. A block of kernels takes at least their sum: the host
   /// launches them one after another, ahead of the device while it can.

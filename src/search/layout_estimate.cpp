@@ -311,7 +311,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
     step =
         std::max(step, t.optimizer.value + t.reduce.value -
                            std::min(t.reduce.value * e.gradient_overlap, backward) +
-                           t.gather.value - std::min(t.gather.value * e.gradient_overlap, forward));
+                           t.gather.value - std::min(t.gather.value * e.update_overlap, forward));
     if (d.pp == 1) break;
   }
   result.seconds = seconds + step + tie + e.step_fixed.value;
