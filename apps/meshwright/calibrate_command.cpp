@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/calibration.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "cli.h"
 
@@ -18,6 +19,9 @@ struct CalibrateOptions {
 };
 
 int run_calibrate(const CalibrateOptions& o) {
+  if (!o.force && std::filesystem::exists(o.output)) {
+    throw Error("exists already and is not overwritten", o.output, "add --force");
+  }
   const Json start = o.start.empty() ? shipped_efficiency() : read_json(o.start);
   CalibrationTables tables = read_calibration_tables(o.files);
   Calibration result;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/validate.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "cli.h"
 
@@ -18,6 +19,9 @@ struct ValidateOptions {
 };
 
 int run_validate(const ValidateOptions& o) {
+  if (!o.json.empty() && !o.force && std::filesystem::exists(o.json)) {
+    throw Error("exists already and is not overwritten", o.json, "add --force");
+  }
   const Json numbers = o.efficiency.empty() ? shipped_efficiency() : read_json(o.efficiency);
   MeasuredRuns measured = read_measured_files(o.files);
   ValidationReport report;

@@ -61,6 +61,11 @@ double robust_log_error(double predicted, double measured) {
 double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which,
                  const std::vector<Prediction>& predictions, FitGoal goal) {
   SourceMeans means;
+  // That runs fit says something only where others do not.
+  std::set<std::string> labelled;
+  for (std::size_t i : which) {
+    if (runs.runs()[i].out_of_memory) labelled.insert(runs.runs()[i].source);
+  }
   for (std::size_t k = 0; k < which.size(); ++k) {
     const MeasuredRun& run = runs.runs()[which[k]];
     const Prediction& p = predictions[k];
@@ -69,6 +74,7 @@ double objective(const PreparedRuns& runs, const std::vector<std::size_t>& which
       continue;
     }
     if (run.peak) means.add(run.source + " peak", robust_log_error(p.peak.value, run.peak->value));
+    if (!labelled.contains(run.source)) continue;
     const double margin = kFitSharpness * (p.memory.total() / p.capacity - 1);
     means.add(run.source + (run.out_of_memory ? " full" : " fits"),
               std::log1p(std::exp(run.out_of_memory ? -margin : margin)));
@@ -222,6 +228,7 @@ class Fit {
         progress({sweep, best, parameters_[k].pointer});
       };
     }
+    result.start = initial_;
     result.values = coordinate_search(values_, ranges_, result.before, target);
     result.after = objective(runs_, which_, predictions_, goal_);
     return result;

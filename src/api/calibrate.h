@@ -42,8 +42,8 @@ struct FitProgress {
 };
 
 struct FitResult {
-  std::vector<double> values;    ///< Parallel to the parameters.
-  double before = 0, after = 0;  ///< Objective on the runs that were fitted.
+  std::vector<double> start, values;  ///< Parallel to the parameters.
+  double before = 0, after = 0;       ///< Objective on the runs that were fitted.
   int evaluations = 0;
 };
 

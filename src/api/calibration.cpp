@@ -1,8 +1,12 @@
 #include "api/calibration.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
 #include "api/efficiency_text.h"
 #include "base/error.h"
@@ -29,9 +33,38 @@ Json fit_runs(const PreparedRuns& runs, const std::vector<std::size_t>& which, J
       }
     }
     const FitResult result = fit(runs, which, numbers, parameters, goal, follow);
-    numbers = with_values(std::move(numbers), parameters, result.values);
+    // Numbers that stay are not written: the file's defaults say them.
+    std::vector<FitParameter> moved;
+    std::vector<double> values;
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      if (result.values[k] == result.start[k]) continue;
+      moved.push_back(parameters[k]);
+      values.push_back(result.values[k]);
+    }
+    numbers = with_values(std::move(numbers), moved, values);
   }
   return numbers;
+}
+
+// What every engine's numbers were fitted to.
+void note_sources(const PreparedRuns& runs, Json& numbers) {
+  struct Counted {
+    int times = 0, peaks = 0, failures = 0;
+    std::set<std::string> tables;
+  };
+  std::map<std::string, Counted> engines;
+  for (const MeasuredRun& run : runs.runs()) {
+    Counted& c = engines[run.engine];
+    c.times += run.step.has_value();
+    c.peaks += run.peak.has_value();
+    c.failures += run.out_of_memory;
+    c.tables.insert(run.source);
+  }
+  for (const auto& [name, c] : engines) {
+    numbers["engines"][name]["source"] =
+        fmt::format("{} step times, {} peaks of memory, {} runs out of memory of {}", c.times,
+                    c.peaks, c.failures, fmt::join(c.tables, ", "));
+  }
 }
 
 ValidationReport report_on(const PreparedRuns& runs, const std::vector<std::size_t>& which,
@@ -105,6 +138,7 @@ Calibration calibrate(CalibrationTables tables, const Json& start, std::uint64_t
       result.held_out_half = report_on(runs, halves.held_out, half);
     }
     numbers = fit_runs(runs, {}, std::move(numbers), "all runs", progress);
+    note_sources(runs, numbers);
   }
   result.efficiency = efficiency_text(numbers);
   if (!runs.runs().empty()) {

@@ -69,11 +69,26 @@ std::string describe(const ValidationReport& report, bool rows) {
                       "source", "runs", "skipped", "timed", "MAPE", "median", "tau", "groups",
                       "regret", "worst", "peaks", "MAPE", "median", "fits acc.");
   for (const SourceReport& s : report.sources) text += source_line(s);
-  text += fmt::format(
-      "\nover sources, each counted once: step time MAPE {}, regret {} (worst {}), Kendall tau "
-      "{:.2f}, peak memory MAPE {}, balanced accuracy of fitting {:.3f}\n",
-      percent(report.mape), percent(report.regret_mean), percent(report.regret_max), report.tau,
-      percent(report.memory_mape), report.balanced_accuracy);
+  bool timed = false, ranked = false, weighed = false, labelled = false;
+  for (const SourceReport& s : report.sources) {
+    timed |= s.timed > 0;
+    ranked |= s.groups > 0;
+    weighed |= s.weighed > 0;
+    labelled |= s.confusion.has_both();
+  }
+  std::string totals;
+  if (timed) totals += fmt::format("; step time MAPE {}", percent(report.mape));
+  if (ranked) {
+    totals += fmt::format("; regret {} (worst {}), Kendall tau {:.2f}", percent(report.regret_mean),
+                          percent(report.regret_max), report.tau);
+  }
+  if (weighed) totals += fmt::format("; peak memory MAPE {}", percent(report.memory_mape));
+  if (labelled) {
+    totals += fmt::format("; balanced accuracy of fitting {:.3f}", report.balanced_accuracy);
+  }
+  if (!totals.empty()) {
+    text += fmt::format("\nover sources, each counted once: {}\n", totals.substr(2));
+  }
   for (const SourceReport& s : report.sources) {
     if (!s.confusion.has_both()) continue;
     text += fmt::format(
