@@ -16,6 +16,7 @@ namespace {
 constexpr AddCommand kCommands[] = {
     add_plan,
     add_explain,
+    add_emit,
     add_models,
     add_clusters,
     add_validate,

@@ -33,6 +33,8 @@ struct MegatronVerdict {
   bool build_ok = false;     ///< args_ok, and no D rule is broken.
   bool schedule_ok = false;  ///< No E or F rule is broken.
   bool final_ok = false;     ///< All of them: the run starts.
+  /// final_ok, and what would misbehave costs time only (W3, a pipeline that never fills).
+  bool fine = false;
 
   LayerTable layers;  ///< Decoder layers [pp rank][virtual stage]; empty unless build_ok.
   std::optional<std::int64_t> data_parallel, expert_data_parallel;
