@@ -40,7 +40,9 @@ PatchGrid read_patch_grid(const Config& config, std::int64_t image, std::int64_t
 std::int64_t image_batch(const Config& config, const ImportOptions& options,
                          const PatchGrid& grid) {
   const TokenShape shape = token_shape(options, 1);
-  if (options.seq != 0) {
+  // Plan files say the length that the model has: one token per patch and up to two more.
+  const std::int64_t patches = grid.rows() * grid.columns();
+  if (options.seq != 0 && (options.seq < patches || options.seq > patches + 2)) {
     config.fail("image_size",
                 fmt::format("the sequence length of an image model follows from its {} x {} "
                             "patches and cannot be {}",

@@ -23,7 +23,7 @@ struct PatchGrid {
 /// least one patch fits.
 PatchGrid read_patch_grid(const Config& config, std::int64_t image, std::int64_t patch);
 
-/// Images per step. An image's sequence length follows from its size: a given one is an Error.
+/// Images per step. An image's sequence length follows from its size: another one is an Error.
 std::int64_t image_batch(const Config& config, const ImportOptions& options, const PatchGrid& grid);
 
 /// Convolution whose kernel is one patch, parameters `<name>.weight` (and `<name>.bias`), over an
