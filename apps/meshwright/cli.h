@@ -26,6 +26,7 @@ using AddCommand = void (*)(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
 void add_emit(CLI::App& app, Action& action);
+void add_check(CLI::App& app, Action& action);
 void add_models(CLI::App& app, Action& action);
 void add_clusters(CLI::App& app, Action& action);
 void add_validate(CLI::App& app, Action& action);

@@ -17,6 +17,7 @@ constexpr AddCommand kCommands[] = {
     add_plan,
     add_explain,
     add_emit,
+    add_check,
     add_models,
     add_clusters,
     add_validate,

@@ -113,7 +113,7 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
   return json;
 }
 
-PlanFile read_plan_file(const std::string& path) {
+PlanFile open_plan_file(const std::string& path) {
   const Json json = read_json(path);
   Request r;
   try {
@@ -147,6 +147,11 @@ PlanFile read_plan_file(const std::string& path) {
   file.loaded = load(std::move(r));
   file.plan = plan_from_json(json, file.loaded.segments, path);
   file.loaded.request.training = file.plan.training;
+  return file;
+}
+
+PlanFile read_plan_file(const std::string& path) {
+  PlanFile file = open_plan_file(path);
   const auto violations =
       check_plan(file.plan, file.loaded.model.graph, file.loaded.segments, file.loaded.cluster);
   if (!violations.empty()) {

@@ -250,6 +250,20 @@ bool degrees_legal(const ModelFacts& facts, int device_count, std::int64_t globa
 
 namespace {
 
+// An axis splits one dimension of a tensor at most.
+template <class Say>
+void check_roles(const Stage& stage, std::size_t s, Say&& say) {
+  const Roles& r = stage.roles;
+  for (int a = 0; a < static_cast<int>(stage.mesh.axes.size()); ++a) {
+    const int dense = r.data.contains(a) + r.context.contains(a) + r.tensor.contains(a);
+    const int expert = r.expert.contains(a) + r.expert_tensor.contains(a) +
+                       r.expert_data.contains(a) + r.expert_context.contains(a);
+    if (dense <= 1 && expert <= 1) continue;
+    say("P31", fmt::format("stage {}: axis '{}' has several roles at once", s,
+                           stage.mesh.axes[static_cast<std::size_t>(a)].name));
+  }
+}
+
 // What the schedule needs of the chunks: they go round the stages, and it accepts their number.
 template <class Say>
 void check_order(const Plan& plan, Say&& say) {
@@ -337,6 +351,7 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
       }
       used[device.index()] = 1;
     }
+    check_roles(plan.stages[s], s, say);
   }
   int next = 0;
   for (const Chunk& chunk : plan.chunks) {

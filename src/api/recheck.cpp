@@ -1,0 +1,72 @@
+#include "api/recheck.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "search/judge.h"
+
+namespace meshwright {
+namespace {
+
+// The degrees that a stage really has, whatever the file says about where the plan came from.
+Degrees stage_degrees(const Plan& plan, const Stage& stage) {
+  Degrees d = plan.degrees;
+  const Mesh& mesh = stage.mesh;
+  d.pp = static_cast<int>(plan.stages.size());
+  d.vpp = static_cast<int>((plan.chunks.size() + plan.stages.size() - 1) / plan.stages.size());
+  d.dp = mesh.size(stage.roles.data);
+  d.cp = mesh.size(stage.roles.context);
+  d.tp = mesh.size(stage.roles.tensor);
+  d.sp = stage.roles.sequence_parallel;
+  d.ep = mesh.size(stage.roles.expert);
+  d.etp = mesh.size(stage.roles.expert_tensor);
+  const std::int64_t parts = plan.micro_batches * d.dp;
+  d.micro_batch = plan.global_batch % parts == 0 ? plan.global_batch / parts : 0;
+  d.recompute = stage.recompute;
+  d.zero = stage.state;
+  d.zero_group = stage.state == StateSharding::kNone ? 0 : mesh.size(stage.state_axes);
+  return d;
+}
+
+}  // namespace
+
+PlanCheck recheck(const PlanFile& file) {
+  const Loaded& l = file.loaded;
+  PlanCheck check;
+  check.violations = check_plan(file.plan, l.model.graph, l.segments, l.cluster);
+  if (!check.ok()) return check;
+
+  const ModelFacts facts = model_facts(l.model.graph, l.segments);
+  for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
+    const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s]);
+    for (Violation& v : check_degrees(facts, l.cluster.device_count(), l.model.global_batch, degrees)) {
+      // Devices were counted one by one above; stages may differ in number.
+      if (v.rule == "P2") continue;
+      const bool known = std::ranges::any_of(check.violations, [&](const Violation& w) {
+        return w.rule == v.rule && w.message.ends_with(v.message);
+      });
+      if (known) continue;
+      if (file.plan.stages.size() > 1) v.message = fmt::format("stage {}: {}", s, v.message);
+      check.violations.push_back(std::move(v));
+    }
+  }
+  if (!check.ok()) return check;
+
+  const Problem problem = l.problem();
+  check.judged = judge(problem, file.plan);
+  for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
+    const Bytes used = check.judged->timeline.memory[s].total();
+    const Bytes usable = usable_memory(problem, file.plan.stages[s]);
+    if (used <= usable) continue;
+    check.violations.push_back(
+        {"M1",
+         fmt::format("stage {} needs {} of {} that it may use", s, format_bytes(used),
+                     format_bytes(usable)),
+         "recompute more, shard more state, or cut the pipeline elsewhere"});
+  }
+  return check;
+}
+
+}  // namespace meshwright
