@@ -51,7 +51,8 @@ int run_plan(const CheckOptions& o) {
     print(json.dump(2) + "\n");
     return check.ok() ? kOk : kNoPlan;
   }
-  print(fmt::format("{}: {} on {}\n", o.words[0], file.loaded.model_name, file.loaded.cluster.name));
+  print(
+      fmt::format("{}: {} on {}\n", o.words[0], file.loaded.model_name, file.loaded.cluster.name));
   if (check.ok()) {
     print("every rule holds and every stage fits\n");
   } else {
@@ -78,8 +79,7 @@ std::map<std::string, std::string> read_env(const std::vector<std::string>& assi
   return env;
 }
 
-MegatronCommand read_command(const CheckOptions& o,
-                             const std::map<std::string, std::string>& env) {
+MegatronCommand read_command(const CheckOptions& o, const std::map<std::string, std::string>& env) {
   const int sources = !o.words.empty() + !o.command.empty() + !o.command_file.empty();
   if (sources != 1) {
     throw Error(sources == 0 ? "no options to check" : "more than one source of options",
@@ -113,7 +113,8 @@ int run_engine(const CheckOptions& o) {
   const auto env = read_env(o.env);
   MegatronCommand command = read_command(o, env);
   for (const auto& [name, value] : env) command.env[name] = value;
-  if (o.world_size < 0) throw Error(fmt::format("must be at least 1: {}", o.world_size), "--world-size");
+  if (o.world_size < 0)
+    throw Error(fmt::format("must be at least 1: {}", o.world_size), "--world-size");
   if (o.world_size > 0) command.world_size = o.world_size;
   if (!command.world_size) {
     throw Error("the number of ranks is not known", "--world-size",
@@ -159,7 +160,8 @@ void add_check(CLI::App& app, Action& action) {
   command->add_option("--engine", o->engine, "Check options of this engine: megatron (0.20)");
   command->add_option("--world-size", o->world_size, "Ranks (default: what the command says)");
   command->add_option("--command", o->command, "A whole command in one text");
-  command->add_option("--command-file", o->command_file, "A file with a command, or a launch script");
+  command->add_option("--command-file", o->command_file,
+                      "A file with a command, or a launch script");
   command->add_option("--env", o->env, "KEY=VALUE of the run's environment (several)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -40,7 +40,8 @@ void write_files(const std::vector<EmittedFile>& files, const fs::path& director
     const fs::path path = directory / file.path;
     write_file(path, file.content, force);
     if (!file.path.ends_with(".sh")) continue;
-    constexpr fs::perms kRun = fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec;
+    constexpr fs::perms kRun =
+        fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec;
     fs::permissions(path, kRun, fs::perm_options::add, failed);
     if (failed) throw Error("cannot be made executable: " + failed.message(), path.string());
   }

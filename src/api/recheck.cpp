@@ -41,7 +41,8 @@ PlanCheck recheck(const PlanFile& file) {
   const ModelFacts facts = model_facts(l.model.graph, l.segments);
   for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
     const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s]);
-    for (Violation& v : check_degrees(facts, l.cluster.device_count(), l.model.global_batch, degrees)) {
+    for (Violation& v :
+         check_degrees(facts, l.cluster.device_count(), l.model.global_batch, degrees)) {
       // Devices were counted one by one above; stages may differ in number.
       if (v.rule == "P2") continue;
       const bool known = std::ranges::any_of(check.violations, [&](const Violation& w) {
@@ -60,11 +61,10 @@ PlanCheck recheck(const PlanFile& file) {
     const Bytes used = check.judged->timeline.memory[s].total();
     const Bytes usable = usable_memory(problem, file.plan.stages[s]);
     if (used <= usable) continue;
-    check.violations.push_back(
-        {"M1",
-         fmt::format("stage {} needs {} of {} that it may use", s, format_bytes(used),
-                     format_bytes(usable)),
-         "recompute more, shard more state, or cut the pipeline elsewhere"});
+    check.violations.push_back({"M1",
+                                fmt::format("stage {} needs {} of {} that it may use", s,
+                                            format_bytes(used), format_bytes(usable)),
+                                "recompute more, shard more state, or cut the pipeline elsewhere"});
   }
   return check;
 }

@@ -22,7 +22,8 @@ class LayerReader {
 
   LayerReading read() {
     const auto cores = walk_.of_kind("attention");
-    if (cores.size() != 1) throw Unreadable{fmt::format("it has {} attention operators", cores.size())};
+    if (cores.size() != 1)
+      throw Unreadable{fmt::format("it has {} attention operators", cores.size())};
     const auto incoming = walk_.incoming();
     if (incoming.size() != 1) {
       throw Unreadable{fmt::format("it reads {} values of other layers, not 1", incoming.size())};
@@ -129,7 +130,8 @@ class LayerReader {
   }
 
   void note_rope(const Op& op) {
-    const std::int64_t dim = attr_int(op.attrs, "rotary_dim", walk_.type(op.inputs[0]).dims.back().size);
+    const std::int64_t dim =
+        attr_int(op.attrs, "rotary_dim", walk_.type(op.inputs[0]).dims.back().size);
     if (layer_.attention.rotary_dim != 0 && layer_.attention.rotary_dim != dim) {
       throw Unreadable{"queries and keys are rotated differently"};
     }
@@ -149,7 +151,8 @@ class LayerReader {
           throw Unreadable{fmt::format("{} normalizes all heads at once", describe(*op))};
         }
         if (read_norm(walk_, *op) != layer_.norm) {
-          throw Unreadable{fmt::format("{} is another kind of norm than the layer's", describe(*op))};
+          throw Unreadable{
+              fmt::format("{} is another kind of norm than the layer's", describe(*op))};
         }
         normed = true;
       } else if (op->kind != "reshape" && op->kind != "linear") {

@@ -50,7 +50,8 @@ class Writer {
   std::string ranks() const {
     std::vector<int> seen(in_.cluster.hosts.size(), 0);
     std::vector<int> local;
-    for (int host : in_.cluster.device_host) local.push_back(seen[static_cast<std::size_t>(host)]++);
+    for (int host : in_.cluster.device_host)
+      local.push_back(seen[static_cast<std::size_t>(host)]++);
     std::string text = "rank,host,local_device,pp,dp,cp,tp,ep,etp\n";
     for (std::size_t r = 0; r < plan_.devices.size(); ++r) {
       const std::size_t device = plan_.devices[r].index();
@@ -96,9 +97,11 @@ class Writer {
 #   TRAIN_ITERS, LR                  length of the run and learning rate
 #   CHECKPOINT_PATH                  where to save and load
 )";
-    text += plan_.whole.position_embedding_type == "rope"
-                ? "#   ROTARY_BASE, NORM_EPSILON        numbers of the model that no plan depends on\n"
-                : "#   NORM_EPSILON                     a number of the model that no plan depends on\n";
+    text +=
+        plan_.whole.position_embedding_type == "rope"
+            ? "#   ROTARY_BASE, NORM_EPSILON        numbers of the model that no plan depends on\n"
+            : "#   NORM_EPSILON                     a number of the model that no plan depends "
+              "on\n";
     return text + "set -euo pipefail\n";
   }
 

@@ -126,9 +126,8 @@ class ModelOptions {
       return;
     }
     if (*widths.begin() != a.head_dim) {
-      other("--rotary-percent",
-            {fmt::format("{}", static_cast<double>(*widths.begin()) /
-                                   static_cast<double>(a.head_dim))});
+      other("--rotary-percent", {fmt::format("{}", static_cast<double>(*widths.begin()) /
+                                                       static_cast<double>(a.head_dim))});
     }
     if (!all_equal(still)) other("--no-rope-freq", {layer_pattern(still)});
   }
@@ -223,7 +222,8 @@ class ModelOptions {
     }
   }
 
-  // Megatron has biases in all linears of a layer, in none, or in those of queries, keys and values.
+  // Megatron has biases in all linears of a layer, in none, or in those of queries, keys and
+  // values.
   void set_biases() {
     std::set<bool> out, qkv, mlp;
     for (const DecoderLayer& layer : model_.layers) {

@@ -168,7 +168,8 @@ class PlanReader {
     }
     const std::int64_t instances = g.dp * g.cp / g.state_group;
     if (plan_.model.num_experts && g.expert_state_group * instances != g.expert_dp()) {
-      say(fmt::format("{} replicas share a copy of an expert's state; Megatron-LM keeps as many "
+      say(
+          fmt::format("{} replicas share a copy of an expert's state; Megatron-LM keeps as many "
                       "copies as of the dense state, {}, of {} replicas",
                       g.expert_state_group, instances, g.expert_dp()));
     }
@@ -271,8 +272,8 @@ class PlanReader {
     const MegatronVerdict verdict = check_megatron(plan_.whole, ranks, plan_.env, platform_);
     std::vector<std::string> complaints;
     for (const MegatronFinding& f : verdict.violations) {
-      complaints.push_back(fmt::format("Megatron-LM refuses it (rule {}): {}; {}", f.rule,
-                                       f.message, f.legal));
+      complaints.push_back(
+          fmt::format("Megatron-LM refuses it (rule {}): {}; {}", f.rule, f.message, f.legal));
     }
     for (const MegatronFinding& f : verdict.would_misbehave) {
       if (verdict.fine) continue;

@@ -92,8 +92,9 @@ MegatronVerdict check_megatron(const MegatronArgs& args, std::int64_t world_size
   verdict.final_ok = violations.empty();
 
   verdict.would_misbehave = megatron_cautions(c, verdict.layers);
-  verdict.fine = verdict.final_ok && std::ranges::all_of(verdict.would_misbehave,
-                                                         [](const auto& f) { return f.rule == "W3"; });
+  verdict.fine =
+      verdict.final_ok &&
+      std::ranges::all_of(verdict.would_misbehave, [](const auto& f) { return f.rule == "W3"; });
   verdict.warnings = warnings_about(args);
   if (c.needs_one_connection() && !c.variable("CUDA_DEVICE_MAX_CONNECTIONS"))
     verdict.required_env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1";

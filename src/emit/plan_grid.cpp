@@ -89,7 +89,7 @@ PlanGrid stage_grid(const Stage& stage) {
 
 struct GridField {
   std::string_view name;
-  std::int64_t PlanGrid::*field;
+  std::int64_t PlanGrid::* field;
 };
 constexpr GridField kFields[] = {
     {"data", &PlanGrid::dp},
@@ -165,7 +165,8 @@ class GridReader {
   void read_chunks() {
     const std::size_t pp = plan_.stages.size(), chunks = plan_.chunks.size();
     if (pp == 0 || chunks == 0 || chunks % pp != 0) {
-      return say(fmt::format("{} chunks on {} stages: every stage needs the same number", chunks, pp));
+      return say(
+          fmt::format("{} chunks on {} stages: every stage needs the same number", chunks, pp));
     }
     for (std::size_t c = 0; c < chunks; ++c) {
       if (plan_.chunks[c].stage == static_cast<int>(c % pp)) continue;

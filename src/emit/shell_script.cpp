@@ -25,8 +25,8 @@ bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 /// Words that may stand before a command and do not change what it is.
 bool is_prefix(std::string_view word) {
-  constexpr std::array<std::string_view, 10> kPrefixes = {"then", "else", "elif", "do",       "while",
-                                                          "time", "!",    "{",    "function", "until"};
+  constexpr std::array<std::string_view, 10> kPrefixes = {
+      "then", "else", "elif", "do", "while", "time", "!", "{", "function", "until"};
   return std::ranges::find(kPrefixes, word) != kPrefixes.end();
 }
 
@@ -71,10 +71,9 @@ class ScriptReader {
   }
 
   int line() const {
-    return 1 + static_cast<int>(std::count(text_.begin(),
-                                           text_.begin() + static_cast<std::ptrdiff_t>(
-                                                               std::min(at_, text_.size())),
-                                           '\n'));
+    return 1 + static_cast<int>(std::count(
+                   text_.begin(),
+                   text_.begin() + static_cast<std::ptrdiff_t>(std::min(at_, text_.size())), '\n'));
   }
 
   /// Skips blanks, joined lines and a comment.
@@ -167,9 +166,9 @@ class ScriptReader {
       for (std::size_t i = 1; i < words.size(); ++i) exported_.push_back(words[i]);
       return std::nullopt;
     }
-    const bool script = std::ranges::any_of(words, [](const std::string& w) {
-      return w.ends_with(".py");
-    }) || std::ranges::find(words, "-m") != words.end();
+    const bool script =
+        std::ranges::any_of(words, [](const std::string& w) { return w.ends_with(".py"); }) ||
+        std::ranges::find(words, "-m") != words.end();
     if (!script) return std::nullopt;
     ShellCommand command;
     for (const std::string& name : exported_) {
@@ -364,9 +363,7 @@ class ScriptReader {
   }
 
   /// What stands from `begin` to at_, unexpanded.
-  Words literal(std::size_t begin) const {
-    return {std::string(text_.substr(begin, at_ - begin))};
-  }
+  Words literal(std::size_t begin) const { return {std::string(text_.substr(begin, at_ - begin))}; }
 
   /// The value of the expansion at at_: an array has several words, an unset one none.
   Words expand() {

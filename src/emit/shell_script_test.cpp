@@ -44,14 +44,15 @@ TEST(ShellScript, GivenVariablesWin) {
 }
 
 TEST(ShellScript, KeepsWhatItCannotKnow) {
-  EXPECT_THAT(words("python x.py $NOWHERE $(date +%s) \"${A%b}\" $1 '$N' \"\" \\$N"),
-              ElementsAre("python", "x.py", "$NOWHERE", "$(date", "+%s)", "${A%b}", "$1", "$N", "",
-                          "$N"));
+  EXPECT_THAT(
+      words("python x.py $NOWHERE $(date +%s) \"${A%b}\" $1 '$N' \"\" \\$N"),
+      ElementsAre("python", "x.py", "$NOWHERE", "$(date", "+%s)", "${A%b}", "$1", "$N", "", "$N"));
 }
 
 TEST(ShellScript, ExportsAndPrefixesAreTheEnvironment) {
   const ShellCommand command = read_shell_script(
-      "export A=1 B=\"two words\"\nC=3\nexport C\nD=4\nWORLD_SIZE=16 python3 pretrain_gpt.py --x &\n");
+      "export A=1 B=\"two words\"\nC=3\nexport C\nD=4\nWORLD_SIZE=16 python3 pretrain_gpt.py --x "
+      "&\n");
   EXPECT_THAT(command.env, ElementsAre(Pair("A", "1"), Pair("B", "two words"), Pair("C", "3"),
                                        Pair("WORLD_SIZE", "16")));
   EXPECT_THAT(command.words, ElementsAre("python3", "pretrain_gpt.py", "--x"));

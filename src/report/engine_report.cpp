@@ -57,13 +57,15 @@ std::string verdict_text(const MegatronArgs& args, std::int64_t world_size,
   if (args.num_experts.value_or(0) > 0) {
     text += fmt::format("; experts ep {} x etp {}", args.expert_model_parallel_size,
                         args.expert_tensor_parallel_size.value_or(args.tensor_model_parallel_size));
-    if (verdict.expert_data_parallel) text += fmt::format(" x dp {}", *verdict.expert_data_parallel);
+    if (verdict.expert_data_parallel)
+      text += fmt::format(" x dp {}", *verdict.expert_data_parallel);
   }
-  text += fmt::format("\nargs_ok        {}\nfinal_ok       {}\n",
-                      verdict.args_ok ? "yes: the options are accepted" : "no: the options are refused",
-                      !verdict.final_ok ? "no: the run does not start"
-                      : verdict.fine    ? "yes: the run starts"
-                                        : "yes: the run starts, but not as it should");
+  text +=
+      fmt::format("\nargs_ok        {}\nfinal_ok       {}\n",
+                  verdict.args_ok ? "yes: the options are accepted" : "no: the options are refused",
+                  !verdict.final_ok ? "no: the run does not start"
+                  : verdict.fine    ? "yes: the run starts"
+                                    : "yes: the run starts, but not as it should");
   if (verdict.micro_batches) {
     text += fmt::format("micro-batches  {} per replica and step\n", *verdict.micro_batches);
   }
