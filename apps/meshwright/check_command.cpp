@@ -96,7 +96,9 @@ MegatronCommand read_command(const CheckOptions& o, const std::map<std::string, 
     return parse_megatron_command(script.words);
   } catch (const Error& e) {
     if (e.where().starts_with(o.command_file)) throw;
-    throw e.within(o.command_file);
+    const bool variable = e.message().find('$') != std::string::npos;
+    throw Error(e.message(), e.within(o.command_file).where(),
+                variable ? "give the variable with --env NAME=VALUE" : e.hint());
   }
 }
 
@@ -163,8 +165,7 @@ void add_check(CLI::App& app, Action& action) {
   command->add_option("--command-file", o->command_file,
                       "A file with a command, or a launch script");
   command->add_option("--env", o->env, "KEY=VALUE of the run's environment (several)")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   command->add_option("--device", o->device, "What it runs on, such as b200 (default: h100)");
   command->add_flag("--json", o->json, "Print the verdict as JSON");
   command->callback([o, &action] { action.run = [o] { return run(*o); }; });

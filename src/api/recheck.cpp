@@ -41,6 +41,15 @@ PlanCheck recheck(const PlanFile& file) {
   const ModelFacts facts = model_facts(l.model.graph, l.segments);
   for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
     const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s]);
+    if (degrees.micro_batch == 0) {
+      check.violations.push_back(
+          {"P12",
+           fmt::format("stage {}: global batch {} is not split evenly over {} micro-batches of {} "
+                       "replicas",
+                       s, file.plan.global_batch, file.plan.micro_batches, degrees.dp),
+           {}});
+      return check;
+    }
     for (Violation& v :
          check_degrees(facts, l.cluster.device_count(), l.model.global_batch, degrees)) {
       // Devices were counted one by one above; stages may differ in number.

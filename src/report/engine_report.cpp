@@ -13,7 +13,7 @@ std::string findings_text(std::string_view heading, const std::vector<MegatronFi
   std::string text = fmt::format("{}\n", heading);
   for (const MegatronFinding& f : findings) {
     text += fmt::format("  {:<4} {}\n", f.rule, f.message);
-    if (!f.legal.empty()) text += fmt::format("       legal: {}\n", f.legal);
+    if (!f.legal.empty()) text += fmt::format("       hint: {}\n", f.legal);
   }
   return text;
 }

@@ -1,8 +1,10 @@
-// A plan file for one small model and cluster: read, printed back, checked, and judged when legal.
+// A plan file for one small model and cluster: read, printed back, checked; judged and
+// emitted when legal.
 #include <nlohmann/json.hpp>
 
 #include "api/request.h"
 #include "base/json.h"
+#include "emit/emitter.h"
 #include "fuzz.h"
 #include "plan/check.h"
 #include "search/judge.h"
@@ -32,6 +34,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
              "plan does not survive printing");
     if (check_plan(plan, loaded().model.graph, segments, loaded().cluster).empty()) {
       judge(loaded().problem(), plan);
+      const EmitInput input{plan, loaded().model.graph, segments, loaded().cluster, "moe-tiny"};
+      for (const Emitter* emitter : all_emitters()) {
+        if (emitter->why_not(input).empty()) emitter->emit(input);
+      }
     }
   });
 }
