@@ -103,7 +103,7 @@ std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& 
   }
   std::vector<MemoryBreakdown> result;
   for (std::size_t s = 0; s < program.stages.size(); ++s) {
-    const std::vector<int> flight = in_flight(program.stages[s].order, weight);
+    const std::vector<int> flight = in_flight(program.lanes[s].order, weight);
     StageContents contents;
     for (std::size_t c = 0; c < program.chunks.size(); ++c) {
       const ChunkProgram& chunk = program.chunks[c];

@@ -171,8 +171,8 @@ Program lower(const Plan& plan, SegmentLowering& lowering, const std::vector<Seg
     for (int i : held_index[s]) {
       stage_segments.push_back({&program.segments[static_cast<std::size_t>(i)], 1});
     }
-    program.stages.push_back(
-        {std::move(orders[s]), lower_step(plan.stages[s], plan.training, stage_segments)});
+    program.stages.push_back({lower_step(plan.stages[s], plan.training, stage_segments), {}, {}});
+    program.lanes.push_back({{static_cast<int>(s)}, plan.stages[s].mesh, std::move(orders[s])});
   }
   tie_shared_parameters(plan, held_index, program);
   return program;

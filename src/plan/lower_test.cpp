@@ -235,7 +235,7 @@ TEST(Lower, WholePlansHaveOrdersAndSteps) {
   const Program program = lower(plan, graph, segments);
   EXPECT_EQ(program.chunks.size(), 2u);
   EXPECT_EQ(program.chunks[0].send.value, 2 * 128 * 64 * 2);
-  EXPECT_EQ(program.stages[0].order.size(), 2u * 4);
+  EXPECT_EQ(program.lanes[0].order.size(), 2u * 4);
   // The tied embedding is summed between the stages.
   EXPECT_EQ(program.stages[0].step[0].peer_offset, 4);
   EXPECT_EQ(program.stages[1].step[0].peer_offset, -4);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,13 @@ struct Training {
   int optimizer_bytes() const;
 };
 
+/// Decisions about single operators and segments, over what the roles and the stage say.
+struct Overrides {
+  std::vector<OpOverride> rules;
+  std::vector<std::int32_t> rule_of_op;  ///< Index into `rules` per operator; -1 = none.
+  std::vector<std::int8_t> recompute;    ///< Per segment a Recompute; -1 = the stage's.
+};
+
 /// A pipeline stage: a mesh of devices and how its operators use the mesh's axes.
 struct Stage {
   Mesh mesh;
@@ -64,6 +72,7 @@ struct Chunk {
   int stage = 0;
   int first_segment = 0;
   int last_segment = 0;  ///< One past the end.
+  int replica = 0;  ///< Bidirectional pipelines hold the model twice; the chunks of each cover it.
 };
 
 /// Degrees of each kind of parallelism, as the user and Megatron speak of them.
@@ -101,7 +110,8 @@ struct Plan {
   std::int64_t micro_batches = 1;  ///< Per step and replica.
   std::string schedule = "1f1b";   ///< Name in the schedule table.
   std::vector<Stage> stages;
-  std::vector<Chunk> chunks;  ///< In the order of the forward pass.
+  std::vector<Chunk> chunks;  ///< In the order of the forward pass, one replica after the other.
+  std::shared_ptr<const Overrides> overrides;  ///< Null = none.
 };
 
 /// Builds the plan of some degrees: meshes, roles and stages; `cuts` gives the first segment of

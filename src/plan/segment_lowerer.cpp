@@ -11,6 +11,18 @@ std::string_view purpose_name(Purpose purpose) {
   return kNames[static_cast<std::size_t>(purpose)];
 }
 
+std::string_view instr_kind_name(InstrKind kind) {
+  constexpr std::string_view kNames[] = {"compute", "collective", "optimizer", "accumulate",
+                                         "slice",   "add",        "free"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string_view phase_name(Phase phase) {
+  constexpr std::string_view kNames[] = {"forward",   "backward", "weight",      "send",
+                                         "send wait", "receive",  "receive wait"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
+
 const LoweredOp& SegmentLowerer::lowered(int index) {
   const auto it = ops_.find(index);
   if (it != ops_.end()) return it->second;

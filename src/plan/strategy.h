@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,25 @@ struct Strategy {
 
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
+
+/// One operator's op-trans, written over what the roles imply. Axes are names of mesh axes ("tp0"),
+/// of roles ("data", "context", "tensor", "expert", "expert_tensor", "expert_data",
+/// "expert_context": all their axes), or of a kind ("dp", "cp", "tp": every axis so numbered).
+struct OpOverride {
+  struct Split {
+    std::string factor;             ///< Label ("heads") or letter of the operator's rule ("k").
+    std::vector<std::string> axes;  ///< Outermost first; empty = not split.
+    friend bool operator==(const Split&, const Split&) = default;
+  };
+  bool replicate = false;  ///< Splits of the roles are dropped first.
+  std::vector<Split> splits;
+  friend bool operator==(const OpOverride&, const OpOverride&) = default;
+};
+
+/// Applies an override. Throws Error for a factor that the operator lacks or may not split, an axis
+/// that the mesh lacks, an axis used twice, or more parts than the factor has units.
+Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& override_rule,
+                    const Roles& roles, const Mesh& mesh);
 
 /// Whether a dimension name is a sequence of positions, or one that tensor parallelism splits.
 bool is_sequence_label(std::string_view label);

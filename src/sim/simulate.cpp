@@ -140,7 +140,7 @@ void Simulation::execute(bool keep_events, Timeline& timeline) {
   while (moved) {
     moved = false;
     for (std::size_t s = 0; s < stages; ++s) {
-      const std::vector<ScheduleItem>& order = program_.stages[s].order;
+      const std::vector<ScheduleItem>& order = program_.lanes[s].order;
       while (next[s] < order.size()) {
         const ScheduleItem& item = order[next[s]];
         const auto c = static_cast<std::size_t>(item.chunk);
@@ -184,7 +184,7 @@ void Simulation::execute(bool keep_events, Timeline& timeline) {
     }
   }
   for (std::size_t s = 0; s < stages; ++s) {
-    MW_CHECK(next[s] == program_.stages[s].order.size(), "the schedule deadlocks");
+    MW_CHECK(next[s] == program_.lanes[s].order.size(), "the schedule deadlocks");
     stage_end_[s] = Seconds(clock[s]);
   }
 }

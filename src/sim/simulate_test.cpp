@@ -40,13 +40,14 @@ struct Pipeline {
     program.micro_batches = micro_batches;
     const auto orders = find_schedule(schedule).generate({stages, chunks, micro_batches});
     for (int s = 0; s < stages; ++s) {
-      program.stages.push_back({orders[static_cast<std::size_t>(s)], {}});
       Stage stage;
       stage.mesh.first_device = s;
+      program.stages.push_back({});
+      program.lanes.push_back({{s}, stage.mesh, orders[static_cast<std::size_t>(s)]});
       plan.stages.push_back(stage);
     }
     for (int c = 0; c < stages * chunks; ++c)
-      program.chunks.push_back({c % stages, {0}, Bytes(send)});
+      program.chunks.push_back({c % stages, 0, {0}, Bytes(send)});
   }
 
   Timeline run() {
@@ -120,8 +121,8 @@ TEST(Simulate, NeverFasterThanTheCriticalPathAndSlowerLinksNeverHelp) {
 
 TEST(Simulate, DeadlockIsFound) {
   Pipeline p("1f1b", 2, 1, 2);
-  std::swap(p.program.stages[1].order[0],
-            p.program.stages[1].order[1]);  // Backward before forward.
+  std::swap(p.program.lanes[1].order[0],
+            p.program.lanes[1].order[1]);  // Backward before forward.
   EXPECT_THROW(p.run(), InternalError);
 }
 

@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/strategy.h"
+
+namespace meshwright {
+namespace {
+
+struct NamedRole {
+  std::string_view name;
+  AxisList Roles::* field;
+};
+constexpr NamedRole kRoles[] = {
+    {"data", &Roles::data},
+    {"context", &Roles::context},
+    {"tensor", &Roles::tensor},
+    {"expert", &Roles::expert},
+    {"expert_tensor", &Roles::expert_tensor},
+    {"expert_data", &Roles::expert_data},
+    {"expert_context", &Roles::expert_context},
+};
+
+// "tp" stands for tp0, tp1, …, outermost first. A kind that a mesh lacks because its degree is 1
+// has no axes.
+AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh) {
+  for (const NamedRole& role : kRoles) {
+    if (role.name == name) return roles.*role.field;
+  }
+  if (const int axis = mesh.axis(name); axis >= 0) return {axis};
+  AxisList list;
+  for (std::size_t i = mesh.axes.size(); i-- > 0;) {
+    const std::string_view axis = mesh.axes[i].name;
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (axis.starts_with(name) && axis.size() > name.size() &&
+        std::all_of(axis.begin() + static_cast<std::ptrdiff_t>(name.size()), axis.end(),
+                    is_digit)) {
+      list.push_back(static_cast<int>(i));
+    }
+  }
+  if (!list.empty() || name == "dp" || name == "cp" || name == "tp") return list;
+  std::string known;
+  for (const MeshAxis& axis : mesh.axes) known += axis.name + ", ";
+  for (const NamedRole& role : kRoles) known += fmt::format("{}, ", role.name);
+  throw Error(fmt::format("no axis or role is named '{}'", name), {},
+              "known: " + known.substr(0, known.size() - 2));
+}
+
+}  // namespace
+
+Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& override_rule,
+                    const Roles& roles, const Mesh& mesh) {
+  if (override_rule.replicate) {
+    for (AxisList& axes : strategy.factors) axes = {};
+    strategy.ring = false;
+  }
+  for (const OpOverride::Split& split : override_rule.splits) {
+    bool found = false;
+    std::vector<std::string> known;
+    AxisList axes;
+    for (const std::string& name : split.axes) {
+      for (int axis : axes_named(name, roles, mesh)) {
+        if (axes.contains(axis)) {
+          throw Error(fmt::format("axis '{}' splits '{}' twice",
+                                  mesh.axes[static_cast<std::size_t>(axis)].name, split.factor));
+        }
+        axes.push_back(axis);
+      }
+    }
+    for (std::size_t i = 0; i < rule.factors.size(); ++i) {
+      const Factor& f = rule.factors[i];
+      known.push_back(f.label);
+      if (f.label != split.factor && f.id != split.factor) continue;
+      if (f.kind == FactorKind::kFrozen) {
+        // May be left whole where the roles would pass it around a ring.
+        if (axes.empty()) strategy.factors[i] = {}, found = true;
+        continue;
+      }
+      found = true;
+      // The axes leave the factors that had them.
+      for (std::size_t j = 0; j < rule.factors.size(); ++j) {
+        if (j == i) continue;
+        AxisList rest;
+        for (int axis : strategy.factors[j]) {
+          if (!axes.contains(axis)) rest.push_back(axis);
+        }
+        strategy.factors[j] = rest;
+      }
+      if (mesh.size(axes) > f.size / f.unit) {
+        throw Error(fmt::format("'{}' has {} parts at most, not {}", split.factor, f.size / f.unit,
+                                mesh.size(axes)));
+      }
+      strategy.factors[i] = axes;
+      break;
+    }
+    if (!found) {
+      std::sort(known.begin(), known.end());
+      known.erase(std::unique(known.begin(), known.end()), known.end());
+      std::string list;
+      for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
+      throw Error(fmt::format("no factor '{}' that may be split", split.factor), {},
+                  "the operator's factors are " + list);
+    }
+  }
+  strategy.ring = false;
+  for (std::size_t i = 0; i < rule.factors.size(); ++i) {
+    strategy.ring |= rule.factors[i].kind == FactorKind::kFrozen && !strategy.factors[i].empty();
+  }
+  return strategy;
+}
+
+}  // namespace meshwright
