@@ -16,7 +16,7 @@ inline constexpr std::array<std::string_view, 4> kValueKeywords = {"input", "par
 /// Characters of names that need no quotes.
 inline bool is_bare(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '.' || c == ':' || c == '/' || c == '-';
+         c == '.' || c == ':' || c == '/' || c == '-' || c == '@';
 }
 
 }  // namespace meshwright

@@ -9,6 +9,8 @@ namespace {
 // Scaled dot-product attention in the layout of fused kernels, [batch, seq, heads, head_dim]. Query
 // heads are kv heads times queries per kv head, so that splitting over kv heads needs no copies of
 // keys and values. Query and key positions are frozen: ring attention and its kin split them.
+// With a further leading dim, [batch, rows, seq, heads, head_dim], each row attends by itself, and
+// a bias without that dim serves all rows of a sample (attention along one axis of a grid).
 //
 // FLOPs: 2 b H s t (d + e) forward for the two products; flash kernels skip masked blocks and
 // compute the scores again in the backward pass (Dao 2023, FlashAttention-2, section 4.1: backward
@@ -16,15 +18,25 @@ namespace {
 
 bool is_bias(const TensorType& t) { return t.rank() >= 3; }
 
+// Dims in front of the positions: [batch] or [batch, rows].
+std::size_t leading(const OpContext& c) { return c.inputs[0].rank() == 5 ? 2 : 1; }
+double size_of(const TensorType& t, std::size_t dim) {
+  return static_cast<double>(t.dims[dim].size);
+}
+
 bool is_flash(const OpContext& c) { return attr_string(c.attrs, "kernel", "flash") == "flash"; }
 
 std::string annotation(const OpContext& c) {
-  std::string operands = "b s^ (g r) d^, b t^ g d^, b t^ g e^";
+  const std::string_view rows = leading(c) == 2 ? "b n" : "b";
+  std::string operands = fmt::format("{0} s^ (g r) d^, {0} t^ g d^, {0} t^ g e^", rows);
   for (std::size_t i = 3; i < c.inputs.size(); ++i) {
+    constexpr std::string_view kBias[] = {"(g r)", "(g r) s^ t^", "b (g r) s^ t^",
+                                          "b n (g r) s^ t^"};
     const int rank = c.inputs[i].rank();
-    operands += rank == 4 ? ", b (g r) s^ t^" : rank == 1 ? ", (g r)" : ", (g r) s^ t^";
+    const int batch_dims = rank == 5 && leading(c) == 2 ? 2 : rank == 4 ? 1 : 0;
+    operands += fmt::format(", {}", kBias[rank == 1 ? 0 : batch_dims + 1]);
   }
-  return operands + " -> b s^ (g r) e^";
+  return fmt::format("{} -> {} s^ (g r) e^", operands, rows);
 }
 
 void relabel(const OpContext&, Rule& rule) {
@@ -34,12 +46,27 @@ void relabel(const OpContext&, Rule& rule) {
   }
 }
 
+// Queries in the middle of a sequence: each one's own key must be there.
+void check_offset(const OpContext& c) {
+  if (!attr_bool(c.attrs, "causal", false)) {
+    throw Error("attribute 'query_offset' is for causal attention only");
+  }
+  const std::int64_t offset = attr_int(c.attrs, "query_offset", 0);
+  const std::int64_t queries = c.inputs[0].dims[leading(c)].size;
+  const std::int64_t keys = c.inputs[1].dims[leading(c)].size;
+  if (offset + queries > keys) {
+    throw Error(fmt::format("{} queries after an offset of {} need as many keys, but there are {}",
+                            queries, offset, keys));
+  }
+}
+
 std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
   const std::size_t count = c.inputs.size();
   const bool sinks = count > 3 && !is_bias(c.inputs[count - 1]);
   if (count == 5 && (!sinks || !is_bias(c.inputs[3]))) {
     throw Error("operands after q, k, v are a bias [heads, s, t] and then sinks [heads]");
   }
+  if (c.attrs.contains("query_offset")) check_offset(c);
   if (attr_bool(c.attrs, "sinks", sinks) != sinks) {
     throw Error(sinks ? "operand 'sinks' [heads] is given but attribute 'sinks' is false"
                       : "attribute 'sinks' is true but the last operand is no vector [heads]");
@@ -47,22 +74,34 @@ std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
   return infer_from_rule(rule, c.inputs);
 }
 
+// Scores below the diagonal and within the window, of the first `queries` rows.
+double causal_area(double queries, double window) {
+  if (queries <= window) return queries * queries / 2;
+  return window * window / 2 + window * (queries - window);
+}
+
 // Share of the s x t scores that the mask leaves.
 double visible(const OpContext& c) {
-  const double t = static_cast<double>(c.inputs[1].dims[1].size);
+  const double t = size_of(c.inputs[1], leading(c));
   const bool causal = attr_bool(c.attrs, "causal", false);
   const double window = static_cast<double>(attr_int(c.attrs, "window", 0));
   const double width = window > 0 && window < t ? window / t : 1;
+  if (causal && c.attrs.contains("query_offset")) {
+    const double s = size_of(c.inputs[0], leading(c));
+    const auto before = static_cast<double>(attr_int(c.attrs, "query_offset", 0));
+    return (causal_area(before + s, width * t) - causal_area(before, width * t)) / (s * t);
+  }
   return causal ? width - width * width / 2 : width;
 }
 
 Work work(const OpContext& c) {
-  const double b = static_cast<double>(c.inputs[0].dims[0].size);
-  const double s = static_cast<double>(c.inputs[0].dims[1].size);
-  const double heads = static_cast<double>(c.inputs[0].dims[2].size);
-  const double d = static_cast<double>(c.inputs[0].dims[3].size);
-  const double t = static_cast<double>(c.inputs[1].dims[1].size);
-  const double e = static_cast<double>(c.inputs[2].dims[3].size);
+  const std::size_t at = leading(c);
+  const double s = size_of(c.inputs[0], at);
+  const double heads = size_of(c.inputs[0], at + 1);
+  const double d = size_of(c.inputs[0], at + 2);
+  const double b = c.inputs[0].elements() / (s * heads * d);
+  const double t = size_of(c.inputs[1], at);
+  const double e = size_of(c.inputs[2], at + 2);
   const Flops full(2 * b * heads * s * t * (d + e));
   const Bytes operands = operand_traffic(c);
   Work work;
@@ -109,7 +148,7 @@ Work work(const OpContext& c) {
 // (2as^2b) and, with dropout, its mask (as^2b) and result (2as^2b). Flash keeps q, k, v, its own
 // result (which the output projection keeps anyway) and one fp32 log-sum-exp per row.
 Saved saved(const OpContext& c) {
-  const double rows = c.inputs[0].elements() / static_cast<double>(c.inputs[0].dims[3].size);
+  const double rows = c.inputs[0].elements() / size_of(c.inputs[0], leading(c) + 2);
   Saved saved{{0, 1, 2}, {}, Bytes(0)};
   for (std::size_t i = 3; i < c.inputs.size(); ++i) saved.inputs.push_back(static_cast<int>(i));
   if (is_flash(c)) {
@@ -117,7 +156,7 @@ Saved saved(const OpContext& c) {
     saved.extra = Bytes(4 * rows);
     return saved;
   }
-  const double scores = rows * static_cast<double>(c.inputs[1].dims[1].size);
+  const double scores = rows * size_of(c.inputs[1], leading(c));
   const double element = dtype_bytes(c.inputs[0].dtype);
   const bool dropout = attr_float(c.attrs, "dropout", 0) > 0;
   saved.extra = Bytes(scores * (dropout ? 2 * element + 1 : element));
@@ -126,7 +165,8 @@ Saved saved(const OpContext& c) {
 
 constexpr AttrSpec kAttrs[] = {
     {"causal", AttrType::kBool},
-    {"window", AttrType::kInt},  // Keys that a query sees, itself included; 0 = all.
+    {"window", AttrType::kInt},        // Keys that a query sees, itself included; 0 = all.
+    {"query_offset", AttrType::kInt},  // Causal: keys in front of the first query's own.
     {.name = "kernel", .type = AttrType::kString, .choices = "flash unfused"},
     {"dropout", AttrType::kFloat, false, 0, 1},
     {"softcap", AttrType::kFloat, false, 0, 1e6},
@@ -141,11 +181,20 @@ std::vector<OpDef::Example> examples() {
   const TensorType v{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"kv_heads", 2}, {"head_dim", 6}}};
   const TensorType bias{DType::kBf16, {{"heads", 8}, {"seq", 16}, {"keys", 16}}};
   const TensorType sinks{DType::kBf16, {{"heads", 8}}};
+  const TensorType half{DType::kBf16, {{"batch", 4}, {"seq", 8}, {"heads", 8}, {"head_dim", 8}}};
+  const TensorType grid{
+      DType::kBf16,
+      {{"batch", 2}, {"sequences", 4}, {"residues", 6}, {"heads", 8}, {"head_dim", 8}}};
+  const TensorType pair_bias{DType::kBf16,
+                             {{"batch", 2}, {"heads", 8}, {"residues", 6}, {"residues2", 6}}};
   const Attr unfused = std::string("unfused");
   return {{{{"causal", true}}, {q, k, v}},
           {{{"kernel", unfused}, {"dropout", 0.1}}, {q, q, q, bias}},
           {{{"causal", true}, {"window", std::int64_t{4}}, {"sinks", true}}, {q, k, k, sinks}},
-          {{{"kernel", unfused}}, {q, k, v, bias, sinks}}};
+          {{{"kernel", unfused}}, {q, k, v, bias, sinks}},
+          {{{"causal", true}, {"query_offset", std::int64_t{8}}}, {half, k, v}},
+          {{{"kernel", unfused}}, {grid, grid, grid, pair_bias}},
+          {{}, {grid, grid, grid}}};
 }
 
 }  // namespace
@@ -154,7 +203,7 @@ const OpDef kAttention = {
     .kind = "attention",
     .summary =
         "q [b, s, H, d], k [b, t, G, d], v [b, t, G, e] (bias [H, s, t]) (sinks [H]) -> [b, s, H, "
-        "e]",
+        "e]; or all with rows, [b, n, s, H, d]",
     .aten = "aten::scaled_dot_product_attention",
     .operands = {3, 5},
     .attrs = kAttrs,

@@ -60,7 +60,11 @@ std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
   const std::size_t joined = dim_attr(c, "dim", rank);
   std::int64_t size = 0;
   for (const TensorType& t : c.inputs) size += t.dims[joined + t.dims.size() - rank].size;
-  results[0].dims[joined] = {widest(c).dims[joined].name, size, 1};
+  const Dim& first = widest(c).dims[joined];
+  const bool one_unit = std::ranges::all_of(c.inputs, [&](const TensorType& t) {
+    return t.dims[joined + t.dims.size() - rank].unit == first.unit;
+  });
+  results[0].dims[joined] = {first.name, size, one_unit ? first.unit : 1};
   return results;
 }
 

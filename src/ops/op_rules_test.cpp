@@ -106,6 +106,51 @@ TEST(Attention, WindowsSkipMaskedScores) {
   EXPECT_DOUBLE_EQ(share({{"causal", true}, {"kernel", text("unfused")}}), 1);
 }
 
+// Slices of a sequence, each after the keys in front of it, do the work of the whole.
+TEST(Attention, SlicesOfQueriesAddUp) {
+  const auto flops = [](std::int64_t queries, std::int64_t keys, const Attrs& attrs) {
+    const TensorType q = bf16({{"batch", 1}, {"seq", queries}, {"heads", 2}, {"head_dim", 64}});
+    const TensorType k = bf16({{"batch", 1}, {"seq", keys}, {"heads", 2}, {"head_dim", 64}});
+    const std::vector<TensorType> inputs = {q, k, k};
+    const std::vector<TensorType> outputs = {q};
+    return work_of(find_op("attention"), {attrs, inputs, outputs}).forward_flops.value;
+  };
+  for (const std::int64_t window : {0, 100, 256, 700}) {
+    const double whole = flops(1024, 1024, {{"causal", true}, {"window", number(window)}});
+    double sum = 0;
+    for (std::int64_t start = 0; start < 1024; start += 256) {
+      sum += flops(256, start + 256,
+                   {{"causal", true}, {"window", number(window)}, {"query_offset", number(start)}});
+    }
+    EXPECT_NEAR(sum, whole, 1e-9 * whole) << window;
+  }
+  const auto q = heads4();
+  EXPECT_THAT(result("attention", {q, q, q}, {{"causal", true}, {"query_offset", number(1)}}),
+              HasSubstr("6 queries after an offset of 1 need as many keys, but there are 6"));
+  EXPECT_THAT(result("attention", {q, q, q}, {{"query_offset", number(0)}}),
+              HasSubstr("'query_offset' is for causal attention only"));
+}
+
+// Rows attend by themselves; a bias serves all rows of a sample, or each has its own.
+TEST(Attention, TakesRows) {
+  const TensorType x =
+      bf16({{"batch", 2}, {"sequences", 3}, {"residues", 6}, {"heads", 4}, {"head_dim", 8}});
+  const TensorType shared = bf16({{"batch", 2}, {"heads", 4}, {"residues", 6}, {"keys", 6}});
+  const TensorType own =
+      bf16({{"batch", 2}, {"sequences", 3}, {"heads", 4}, {"residues", 6}, {"keys", 6}});
+  for (const TensorType& bias : {shared, own}) {
+    EXPECT_EQ(result("attention", {x, x, x, bias}), to_string(x));
+  }
+  const Attrs attrs;
+  const std::vector<TensorType> inputs = {x, x, x, shared};
+  EXPECT_EQ(to_string(rule_of(find_op("attention"), {attrs, inputs, {}})),
+            "b n s^ (g r) d^, b n t^ g d^, b n t^ g e^, b (g r) s^ t^ -> b n s^ (g r) e^");
+  const std::vector<TensorType> outputs = {x};
+  const Work rows = work_of(find_op("attention"), {attrs, inputs, outputs});
+  EXPECT_DOUBLE_EQ(rows.forward_flops.value, 2.0 * 2 * 3 * 4 * 6 * 6 * 16);
+  EXPECT_THAT(result("attention", {x, x, heads4()}), HasSubstr("operand 2 must have rank 5"));
+}
+
 TEST(Conv2d, PatchesSplitExactlyAndWindowsOverlap) {
   const TensorType image = bf16({{"batch", 2}, {"channels", 3}, {"height", 224}, {"width", 224}});
   const TensorType patch = bf16({{"hidden", 8}, {"channels", 3}, {"ky", 16}, {"kx", 16}});
@@ -131,6 +176,13 @@ TEST(Conv2d, PatchesSplitExactlyAndWindowsOverlap) {
   EXPECT_THAT(result("conv2d", {small, image}), HasSubstr("window of 224 is larger than"));
   const TensorType grey = bf16({{"hidden", 8}, {"channels", 1}, {"ky", 3}, {"kx", 3}});
   EXPECT_THAT(result("conv2d", {image, grey}), HasSubstr("dimension 'channels' has size 3 in one"));
+}
+
+TEST(Concat, KeepsAUnitThatAllShare) {
+  const TensorType flat = bf16({{"batch", 2}, {"heads", 16, 8}});
+  EXPECT_EQ(result("concat", {flat, flat}, {{"dim", number(1)}}), "bf16[batch=2, heads=32/8]");
+  const TensorType other = bf16({{"batch", 2}, {"heads", 16, 4}});
+  EXPECT_EQ(result("concat", {flat, other}, {{"dim", number(1)}}), "bf16[batch=2, heads=32]");
 }
 
 TEST(Concat, RepeatsSmallOperands) {

@@ -27,6 +27,7 @@ extern const OpDef kAdd;
 extern const OpDef kMul;
 extern const OpDef kScale;
 extern const OpDef kDropout;
+extern const OpDef kDetach;
 extern const OpDef kConv2d;
 extern const OpDef kMeanPool;
 extern const OpDef kReshape;

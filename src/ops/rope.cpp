@@ -23,7 +23,10 @@ Work work(const OpContext& c) { return memory_work(c, 3, 1); }
 
 Saved saved(const OpContext&) { return {}; }
 
-constexpr AttrSpec kAttrs[] = {{"rotary_dim", AttrType::kInt, false, 1}};
+constexpr AttrSpec kAttrs[] = {
+    {"rotary_dim", AttrType::kInt, false, 1},
+    {"offset", AttrType::kInt},  // Position of the operand's first token; default 0.
+};
 
 std::vector<OpDef::Example> examples() {
   const TensorType q{DType::kBf16, {{"batch", 4}, {"seq", 16}, {"heads", 4}, {"head_dim", 8}}};

@@ -31,6 +31,7 @@ constexpr const OpDef* kOps[] = {
     &kMul,
     &kScale,
     &kDropout,
+    &kDetach,
     &kConv2d,
     &kMeanPool,
     &kReshape,

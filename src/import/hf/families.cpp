@@ -86,6 +86,7 @@ constexpr const Family* kFamilies[] = {
     &kClip,
     &kClipText,
     &kClipVision,
+    &kEvoformer,
 };
 
 }  // namespace

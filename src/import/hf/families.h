@@ -86,5 +86,6 @@ extern const Family kSwin;
 extern const Family kClip;
 extern const Family kClipText;
 extern const Family kClipVision;
+extern const Family kEvoformer;
 
 }  // namespace meshwright::hf
