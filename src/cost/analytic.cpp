@@ -101,6 +101,10 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
         volume *= level.members_inside * (n - level.members_inside) / n;
         fraction = link.all_to_all_fraction;
         break;
+      case CollectiveKind::kPermute:
+        // In the worst case everything comes from outside.
+        volume *= level.members_inside;
+        break;
       case CollectiveKind::kRing:
       case CollectiveKind::kBroadcast:
         break;
@@ -113,6 +117,7 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
     case CollectiveKind::kAllReduce:
       return base + step * (2 * (n - 1)) + transfer;
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kPermute:
       return base + step * std::min(n - 1, 8 + std::log2(n)) + transfer;
     case CollectiveKind::kBroadcast:
       return base + step + transfer;

@@ -49,8 +49,25 @@ const CommMesh& Pricer::comm(const Mesh& mesh, const AxisList& axes) {
   return it->second;
 }
 
+bool is_free(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::kSlice:
+    case InstrKind::kAdd:
+    case InstrKind::kFree:
+      return true;
+    case InstrKind::kCompute:
+      return instr.kernel == KernelClass::kView;
+    case InstrKind::kCollective:
+    case InstrKind::kOptimizer:
+    case InstrKind::kAccumulate:
+      return false;
+  }
+  return false;
+}
+
 Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
+  if (is_free(instr)) return Seconds(0);
   if (instr.kind != InstrKind::kCollective) return model_.compute(instr, slowest_kind(mesh), e);
   if (instr.peer_offset != 0) return peer(instr.bytes, mesh, instr.peer_offset);
   const CommMesh& c = comm(mesh, instr.group);
@@ -68,9 +85,12 @@ Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
 BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
   BlockTime time;
-  Seconds ring;  // Waiting to be hidden behind the next attention kernel.
+  // Ring traffic that no attention kernel hides yet, and attention that hides none yet: the ring
+  // runs beside the kernel, its way back (gradients of keys and values) too.
+  Seconds ring, cover;
   Seconds launches;
   for (const Instr& instr : instrs) {
+    if (is_free(instr)) continue;
     Seconds t = price(instr, mesh);
     if (instr.regather) t *= 1 - e.keeps_gathered;
     launches += instr.kind == InstrKind::kCollective ? e.collective_launch
@@ -81,13 +101,17 @@ BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
     } else if (instr.purpose == Purpose::kGradient) {
       time.scatter += t;
     } else if (instr.collective == CollectiveKind::kRing && instr.kind == InstrKind::kCollective) {
-      ring += t;
+      const Seconds hidden = std::min(t, cover);
+      cover -= hidden;
+      time.serial += hidden * (1 - e.context_overlap);
+      ring += t - hidden;
     } else {
       time.serial += t;
-      if (instr.kernel == KernelClass::kAttention && ring.value > 0) {
-        const Seconds hidden = std::min(ring, t) * e.context_overlap;
-        time.serial += ring - hidden;
-        ring = Seconds(0);
+      if (instr.kernel == KernelClass::kAttention) {
+        const Seconds hidden = std::min(ring, t);
+        time.serial += hidden * (1 - e.context_overlap);
+        ring -= hidden;
+        cover = t - hidden;
       }
     }
   }

@@ -19,6 +19,9 @@ struct BlockTime {
   std::array<Seconds, kPurposeCount> by_purpose{};  ///< Of everything, overlapped or not.
 };
 
+/// Whether an instruction takes no time of its own: views, slices, frees.
+bool is_free(const Instr& instr);
+
 /// Prices instructions of one stage shape on a cluster; c-meshes are derived once per axis list.
 class Pricer {
  public:

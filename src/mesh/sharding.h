@@ -50,20 +50,26 @@ enum class CollectiveKind : std::uint8_t {
   kRing,  ///< Neighbour exchange repeated around the group (ring attention); bytes = all rounds
           ///< together.
   kBroadcast,  ///< bytes = the buffer of one device.
+  kPermute,    ///< Every device takes pieces from others in the group; bytes = the result on one.
 };
 std::string_view collective_name(CollectiveKind kind);
 
-/// One communication step of a reshard, over the devices along `axes`.
+/// One step of a reshard: a local slice, or a collective over the devices along `axes`.
 struct ReshardStep {
-  CollectiveKind kind;
+  CollectiveKind kind = CollectiveKind::kAllGather;
   AxisList axes;
   Bytes bytes;
+  Sharding to;         ///< How the value lies after the step.
+  bool local = false;  ///< A slice of what the device has; `kind` and `axes` mean nothing.
 };
 
-/// The steps that turn `from` into `to` on one mesh, fewest bytes first: local slices (free), then
-/// reduce_scatter, all_to_all, all_gather, all_reduce. Axes that make the same move share one step.
-/// Never fails: every sharding of the same rank can be reached.
+/// The steps that turn `from` into `to` on one mesh, by fewest bytes sent per device (reshard.cpp).
+/// Never fails: every sharding of the same rank can be reached, unless a sum is due in `to` that
+/// `from` has not (InternalError).
 std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
                                  const Mesh& mesh);
+
+/// Bytes that one device sends in the steps of a reshard.
+double reshard_traffic(const std::vector<ReshardStep>& steps, const Mesh& mesh);
 
 }  // namespace meshwright

@@ -207,6 +207,7 @@ const OpDef kAttention = {
     .aten = "aten::scaled_dot_product_attention",
     .operands = {3, 5},
     .attrs = kAttrs,
+    .ring = true,
     .annotation = annotation,
     .relabel = relabel,
     .infer = infer,

@@ -86,6 +86,8 @@ struct OpDef {
   std::string_view element_types = "f";
   std::span<const AttrSpec> attrs = {};
   bool view = false;  ///< The result is the operand's storage under another shape.
+  /// Frozen sequence factors may be split by an algorithm of its own: ring attention.
+  bool ring = false;
   /// The factor rule as text (see parse_rule) for these operand ranks and attributes.
   std::string (*annotation)(const OpContext&) = nullptr;
   /// Sizes of grouped factors that operand shapes alone do not fix.

@@ -6,176 +6,353 @@
 
 #include "base/error.h"
 #include "plan/schedule.h"
+#include "plan/segment_lowerer.h"
 
 namespace meshwright {
 namespace {
 
-Instr collective(CollectiveKind kind, Purpose purpose, const AxisList& axes, double bytes) {
-  Instr instr;
-  instr.kind = InstrKind::kCollective;
-  instr.collective = kind;
-  instr.purpose = purpose;
-  instr.overlapped = true;
-  instr.group = axes;
-  instr.bytes = Bytes(bytes);
-  return instr;
+bool alike(const Stage& a, const Stage& b) {
+  return a.roles == b.roles && a.mesh.axes == b.mesh.axes && a.recompute == b.recompute &&
+         a.state == b.state && a.state_axes == b.state_axes &&
+         a.expert_state_axes == b.expert_state_axes;
 }
 
-// A parameter that two stages hold (tied embeddings) has its gradient summed between them.
-void tie_shared_parameters(const Plan& plan, const std::vector<std::vector<int>>& held,
-                           Program& program) {
-  std::map<std::int32_t, std::vector<std::pair<int, double>>>
-      holders;  // value -> (stage, elements)
-  for (std::size_t s = 0; s < held.size(); ++s) {
-    for (int i : held[s]) {
-      for (const ParameterShard& p : program.segments[static_cast<std::size_t>(i)].parameters) {
-        auto& list = holders[p.value.value];
-        if (p.shared && (list.empty() || list.back().first != static_cast<int>(s))) {
-          list.emplace_back(static_cast<int>(s), p.elements);
+class PlanLowerer {
+ public:
+  PlanLowerer(const Plan& plan, SegmentLowering& lowering, const std::vector<Segment>& segments)
+      : plan_(plan),
+        lowering_(lowering),
+        t_(lowering.tables()),
+        segments_(segments),
+        samples_(plan.global_batch / plan.micro_batches),
+        split_(find_schedule(plan.schedule).splits_backward) {}
+
+  Program run();
+
+ private:
+  // Stages with equal roles share segment programs; meshes of equal shape differ only in their
+  // first device.
+  void find_configurations();
+  int program_of(int segment, std::size_t stage);
+  bool fits(const SegmentProgram& program, int segment, SegmentLowerer& probe);
+  std::vector<std::int32_t> key_of(int segment, int configuration) const;
+  void add_transfers();
+  void add_transfer(int from, int to, ValueId id, bool gradient);
+  void add_steps();
+  void tie_parameters();
+  SegmentLowerer& probe(int stage) {
+    return probes_.at(static_cast<std::size_t>(configuration_[static_cast<std::size_t>(stage)]));
+  }
+
+  const Plan& plan_;
+  SegmentLowering& lowering_;
+  const GraphTables& t_;
+  const std::vector<Segment>& segments_;
+  const std::int64_t samples_;
+  const bool split_;
+  std::vector<int> configuration_;                // Per stage.
+  std::map<std::size_t, SegmentLowerer> probes_;  // Per configuration, for forms of single values.
+  std::map<std::vector<std::int32_t>, std::vector<int>> distinct_;
+  std::map<std::pair<int, int>, std::size_t> transfer_index_[2];
+  // Per stage: value -> programs and parameters that stand for it.
+  struct Holder {
+    int program = 0;
+    std::size_t parameter = 0;
+  };
+  std::vector<std::map<std::int32_t, Holder>> holders_;
+  Program program_;
+};
+
+void PlanLowerer::find_configurations() {
+  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+    std::size_t same = s;
+    for (std::size_t t = 0; t < s && same == s; ++t) {
+      if (configuration_[t] == static_cast<int>(t) && alike(plan_.stages[s], plan_.stages[t]))
+        same = t;
+    }
+    configuration_.push_back(static_cast<int>(same));
+    if (same == s) {
+      probes_.try_emplace(s, t_, lowering_.types(), plan_.stages[s], plan_.training, samples_);
+    }
+  }
+}
+
+// What a segment's program depends on besides the forms of the values that cross its ends.
+std::vector<std::int32_t> PlanLowerer::key_of(int segment, int configuration) const {
+  const Segment& s = segments_[static_cast<std::size_t>(segment)];
+  std::vector<std::int32_t> key = {s.shape_class, configuration};
+  if (t_.overrides != nullptr) {
+    if (!t_.overrides->recompute.empty())
+      key.push_back(t_.overrides->recompute[static_cast<std::size_t>(segment)]);
+    for (int op = s.first_op; op < s.last_op && !t_.overrides->rule_of_op.empty(); ++op)
+      key.push_back(t_.overrides->rule_of_op[static_cast<std::size_t>(op)]);
+  }
+  // Which results cross and which gradients flow, four bits a value.
+  std::int32_t bits = 0;
+  int count = 0;
+  for (int op = s.first_op; op < s.last_op; ++op) {
+    for (ValueId id : t_.graph.ops[static_cast<std::size_t>(op)].outputs) {
+      bits = bits << 3 | (t_.has_gradient[id.index()] ? 4 : 0) | (t_.crosses(id) ? 2 : 0) |
+             (t_.gradient_crosses(id) ? 1 : 0);
+      if (++count % 10 == 0) key.push_back(bits), bits = 0;
+    }
+  }
+  key.push_back(bits);
+  return key;
+}
+
+// Whether what the segment takes and leaves lies as the program has it.
+bool PlanLowerer::fits(const SegmentProgram& program, int segment, SegmentLowerer& probe) {
+  const auto copy = [&](ValueId id) { return value_in_copy(t_, program.segment, segment, id); };
+  for (const auto* list : {&program.arguments, &program.results}) {
+    for (std::int32_t b : *list) {
+      const Buffer& buffer = program.buffers[static_cast<std::size_t>(b)];
+      const ValueId id = copy(buffer.value);
+      if (t_.graph.value(id).kind == ValueKind::kParameter && t_.uses[id.index()].size() == 1)
+        continue;
+      if (!(probe.resting(id) == buffer.form)) return false;
+    }
+  }
+  for (const auto* list : {&program.gradient_arguments, &program.gradient_results}) {
+    for (std::int32_t b : *list) {
+      const Buffer& buffer = program.buffers[static_cast<std::size_t>(b)];
+      if (!(probe.gradient_resting(copy(buffer.value)) == buffer.form)) return false;
+    }
+  }
+  for (const ParameterShard& p : program.parameters) {
+    const ValueId id = copy(p.value);
+    if (t_.segment_uses(id) != t_.segment_uses(p.value)) return false;
+    if (p.shared && probe.parameter_partial(id) != p.reduce) return false;
+  }
+  return true;
+}
+
+int PlanLowerer::program_of(int segment, std::size_t stage) {
+  std::vector<int>& candidates = distinct_[key_of(segment, configuration_[stage])];
+  SegmentLowerer& forms = probe(static_cast<int>(stage));
+  for (int candidate : candidates) {
+    if (fits(program_.segments[static_cast<std::size_t>(candidate)], segment, forms))
+      return candidate;
+  }
+  candidates.push_back(static_cast<int>(program_.segments.size()));
+  program_.segments.push_back(
+      lowering_.lower(segment, plan_.stages[stage], plan_.training, samples_, split_));
+  return candidates.back();
+}
+
+void PlanLowerer::add_transfer(int from, int to, ValueId id, bool gradient) {
+  const int a = plan_.chunks[static_cast<std::size_t>(from)].stage;
+  const int b = plan_.chunks[static_cast<std::size_t>(to)].stage;
+  const auto form = [&](int stage) {
+    return gradient ? probe(stage).gradient_resting(id) : probe(stage).resting(id);
+  };
+  auto& index = transfer_index_[gradient ? 1 : 0];
+  const auto [it, fresh] = index.try_emplace({from, to}, program_.transfers.size());
+  if (fresh) {
+    program_.transfers.push_back({});
+    program_.transfers.back().from_chunk = from;
+    program_.transfers.back().to_chunk = to;
+    program_.transfers.back().gradient = gradient;
+  }
+  Transfer& transfer = program_.transfers[it->second];
+  transfer.items.push_back({id, form(a), form(b)});
+  const Stage& source = plan_.stages[static_cast<std::size_t>(a)];
+  const Stage& target = plan_.stages[static_cast<std::size_t>(b)];
+  const bool same_shape =
+      std::equal(source.mesh.axes.begin(), source.mesh.axes.end(), target.mesh.axes.begin(),
+                 target.mesh.axes.end(),
+                 [](const MeshAxis& x, const MeshAxis& y) { return x.size == y.size; });
+  const Transfer::Item& item = transfer.items.back();
+  transfer.aligned &= same_shape && item.from == item.to;
+  const TensorType& type = lowering_.types().type(id, samples_);
+  transfer.bytes +=
+      std::max(local_bytes(type, item.from, source.mesh), local_bytes(type, item.to, target.mesh));
+}
+
+// A value that other stages use goes from its producer to the first chunk that uses it elsewhere,
+// from there to the next stage that does, and so on: every link carries it once. Gradients come
+// back the same way, added up as they go.
+void PlanLowerer::add_transfers() {
+  std::vector<std::vector<int>> chunk_of_segment(segments_.size());  // One per replica.
+  for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
+    const Chunk& chunk = plan_.chunks[c];
+    for (int s = chunk.first_segment; s < chunk.last_segment; ++s) {
+      chunk_of_segment[static_cast<std::size_t>(s)].push_back(static_cast<int>(c));
+    }
+  }
+  for (std::size_t v = 0; v < t_.graph.values.size(); ++v) {
+    const ValueId id(static_cast<std::int64_t>(v));
+    if (!t_.crosses(id)) continue;
+    const auto segment_of = [&](OpId op) {
+      return static_cast<std::size_t>(t_.segment_of_op[op.index()]);
+    };
+    const std::vector<int>& homes = chunk_of_segment[segment_of(t_.graph.value(id).producer)];
+    for (std::size_t r = 0; r < homes.size(); ++r) {
+      std::vector<int> stages = {plan_.chunks[static_cast<std::size_t>(homes[r])].stage};
+      int holder = homes[r];
+      std::set<int> users;
+      for (const GraphTables::Use& use : t_.uses[v]) {
+        users.insert(chunk_of_segment[segment_of(OpId(use.op))][r]);
+      }
+      for (int user : users) {
+        const int stage = plan_.chunks[static_cast<std::size_t>(user)].stage;
+        if (std::find(stages.begin(), stages.end(), stage) != stages.end()) continue;
+        stages.push_back(stage);
+        add_transfer(holder, user, id, false);
+        if (t_.gradient_crosses(id)) add_transfer(user, holder, id, true);
+        holder = user;
+      }
+    }
+  }
+}
+
+void PlanLowerer::add_steps() {
+  holders_.resize(plan_.stages.size());
+  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+    std::vector<HeldSegment> held;
+    for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
+      if (plan_.chunks[c].stage != static_cast<int>(s)) continue;
+      const ChunkProgram& chunk = program_.chunks[c];
+      for (std::size_t i = 0; i < chunk.segments.size(); ++i) {
+        const int index = chunk.segments[i];
+        const SegmentProgram& segment = program_.segments[static_cast<std::size_t>(index)];
+        auto at = std::find_if(held.begin(), held.end(),
+                               [&](const HeldSegment& h) { return h.index == index; });
+        if (at == held.end()) {
+          held.push_back({&segment, 0, index, std::vector<int>(segment.parameters.size(), 0)});
+          at = held.end() - 1;
+        }
+        ++at->copies;
+        for (std::size_t p = 0; p < segment.parameters.size(); ++p) {
+          const ValueId id =
+              value_in_copy(t_, segment.segment, chunk.first_segment + static_cast<int>(i),
+                            segment.parameters[p].value);
+          const auto [it, fresh] = holders_[s].try_emplace(id.value, Holder{index, p});
+          if (fresh) {
+            ++at->parameters[p];
+            continue;
+          }
+          // A copy whose gradient flows stands for the parameter before one without.
+          const auto& known = program_.segments[static_cast<std::size_t>(it->second.program)];
+          if (known.parameters[it->second.parameter].accumulated < 0 &&
+              segment.parameters[p].accumulated >= 0) {
+            const auto before = std::find_if(held.begin(), held.end(), [&](const HeldSegment& h) {
+              return h.index == it->second.program;
+            });
+            --before->parameters[it->second.parameter];
+            ++at->parameters[p];
+            it->second = {index, p};
+          }
         }
       }
     }
-  }
-  for (const auto& [value, list] : holders) {
-    for (std::size_t k = 0; list.size() > 1 && k < list.size(); ++k) {
-      // Two stages exchange each byte once in either direction, at the same time.
-      Instr instr = collective(CollectiveKind::kAllReduce, Purpose::kGradient, {},
-                               list[k].second * plan.training.gradient_bytes());
-      instr.overlapped = false;
-      const auto self = static_cast<std::size_t>(list[k].first);
-      const auto peer = static_cast<std::size_t>(list[k == 0 ? list.size() - 1 : 0].first);
-      instr.peer_offset = plan.stages[peer].mesh.first_device - plan.stages[self].mesh.first_device;
-      program.stages[self].step.insert(program.stages[self].step.begin(), instr);
-    }
+    program_.stages.push_back(lower_step(plan_.stages[s], plan_.training, held));
   }
 }
 
-}  // namespace
-
-std::vector<Instr> lower_step(const Stage& stage, const Training& training,
-                              const std::vector<HeldSegment>& segments) {
-  // Parameters whose gradients are reduced over the same axes travel together.
-  std::map<std::pair<bool, std::uint32_t>, double> elements;
-  std::set<std::int32_t> seen;
-  for (const HeldSegment& held : segments) {
-    for (const ParameterShard& p : held.segment->parameters) {
-      if (p.shared && !seen.insert(p.value.value).second) continue;
-      elements[{p.grouped, p.reduce}] += p.elements * (p.shared ? 1 : held.copies);
-    }
+// A parameter that several stages hold (tied embeddings, both directions of a bidirectional
+// pipeline) has its gradient summed between them, before each reduces it.
+void PlanLowerer::tie_parameters() {
+  std::map<std::int32_t, std::vector<int>> stages_of;
+  for (std::size_t s = 0; s < holders_.size(); ++s) {
+    for (const auto& [id, holder] : holders_[s]) stages_of[id].push_back(static_cast<int>(s));
   }
-  std::vector<Instr> reduce, gather;
-  double optimizer_elements = 0;
-  const Mesh& mesh = stage.mesh;
-  for (const auto& [key, count] : elements) {
-    const auto& [grouped, mask] = key;
-    const AxisList& state = grouped ? stage.expert_state_axes : stage.state_axes;
-    const std::uint32_t sharded = mask & state.mask();
-    // A parameter that is equal along a state axis (no sum due) is still sharded along it.
-    const int parts = mesh.size(state);
-    double bytes = count * training.gradient_bytes();
-    const bool reduced_in_backward =
-        stage.state == StateSharding::kZero2 || stage.state == StateSharding::kZero3;
-    if (stage.state == StateSharding::kZero1 && sharded != 0) {
-      reduce.push_back(collective(CollectiveKind::kReduceScatter, Purpose::kGradient,
-                                  axes_of_mask(sharded), bytes));
-      bytes /= mesh.size(axes_of_mask(sharded));
-    }
-    std::uint32_t rest = mask & ~sharded;
-    if (reduced_in_backward) rest &= ~stage.roles.data.mask(), bytes /= parts;
-    if (rest != 0) {
-      reduce.push_back(
-          collective(CollectiveKind::kAllReduce, Purpose::kGradient, axes_of_mask(rest), bytes));
-    }
-    if (stage.state != StateSharding::kNone)
-      optimizer_elements += count / parts;
-    else
-      optimizer_elements += count;
-    if ((stage.state == StateSharding::kZero1 || stage.state == StateSharding::kZero2) &&
-        parts > 1) {
-      gather.push_back(collective(CollectiveKind::kAllGather, Purpose::kParameterGather, state,
-                                  count * training.parameter_bytes()));
-    }
+  std::map<std::vector<int>, std::vector<ValueId>> ties;
+  for (const auto& [id, stages] : stages_of) {
+    if (stages.size() > 1) ties[stages].push_back(ValueId(id));
   }
-  std::vector<Instr> step = std::move(reduce);
-  Instr optimizer;
-  optimizer.kind = InstrKind::kOptimizer;
-  optimizer.purpose = Purpose::kOptimizer;
-  // Reads gradient, master copy and moments; writes master copy, moments and the parameter.
-  optimizer.bytes =
-      Bytes(optimizer_elements * (training.gradient_bytes() + training.parameter_bytes() +
-                                  2.0 * training.optimizer_bytes()));
-  step.push_back(optimizer);
-  step.insert(step.end(), gather.begin(), gather.end());
-  return step;
-}
-
-Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments) {
-  SegmentLowering lowering(graph, segments);
-  return lower(plan, lowering, segments);
-}
-
-Program lower(const Plan& plan, SegmentLowering& lowering, const std::vector<Segment>& segments) {
-  Program program;
-  program.micro_batches = plan.micro_batches;
-
-  // Stages with equal roles share segment programs; meshes of equal shape differ only in their
-  // first device.
-  std::vector<int> config(plan.stages.size());
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    config[s] = static_cast<int>(s);
-    for (std::size_t t = 0; t < s; ++t) {
-      const Stage& a = plan.stages[s];
-      const Stage& b = plan.stages[t];
-      if (a.roles == b.roles && a.mesh.axes == b.mesh.axes && a.recompute == b.recompute &&
-          a.state == b.state && a.state_axes == b.state_axes &&
-          a.expert_state_axes == b.expert_state_axes) {
-        config[s] = static_cast<int>(t);
-        break;
+  for (const auto& [stages, values] : ties) {
+    const int tie = static_cast<int>(program_.ties.size());
+    Tie made{stages, {}};
+    for (ValueId id : values) {
+      if (t_.has_gradient[id.index()]) made.values.push_back(id);
+    }
+    if (made.values.empty()) continue;
+    for (std::size_t k = 0; k < stages.size(); ++k) {
+      const auto self = static_cast<std::size_t>(stages[k]);
+      StageProgram& stage = program_.stages[self];
+      Instr instr;
+      instr.kind = InstrKind::kCollective;
+      instr.collective = CollectiveKind::kAllReduce;
+      instr.purpose = Purpose::kGradient;
+      instr.tie = tie;
+      double elements = 0;
+      std::vector<StageProgram::Operand> operands;
+      for (ValueId id : made.values) {
+        const Holder& h = holders_[self].at(id.value);
+        const ParameterShard& p =
+            program_.segments[static_cast<std::size_t>(h.program)].parameters[h.parameter];
+        elements += p.elements;
+        if (p.accumulated >= 0) operands.push_back({h.program, p.accumulated});
       }
+      std::sort(operands.begin(), operands.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.segment, a.buffer) < std::pair(b.segment, b.buffer);
+      });
+      operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
+      instr.operands = static_cast<std::uint32_t>(stage.operands.size());
+      instr.in_count = instr.out_count = static_cast<std::uint32_t>(operands.size());
+      stage.operands.insert(stage.operands.end(), operands.begin(), operands.end());
+      stage.operands.insert(stage.operands.end(), operands.begin(), operands.end());
+      // Two stages exchange each byte once in either direction, at the same time.
+      instr.bytes = Bytes(elements * plan_.training.gradient_bytes());
+      const auto peer = static_cast<std::size_t>(k == 0 ? stages.back() : stages[0]);
+      instr.peer_offset =
+          plan_.stages[peer].mesh.first_device - plan_.stages[self].mesh.first_device;
+      stage.step.insert(stage.step.begin(), instr);
     }
+    program_.ties.push_back(std::move(made));
   }
-  std::map<std::pair<int, int>, int> distinct;
-  std::vector<std::vector<const SegmentProgram*>> held(plan.stages.size());
-  std::vector<std::vector<int>> held_index(plan.stages.size());
-  for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
-    const Chunk& chunk = plan.chunks[c];
-    const auto s = static_cast<std::size_t>(chunk.stage);
-    const std::int64_t samples = plan.global_batch / plan.micro_batches;
+}
+
+Program PlanLowerer::run() {
+  program_.micro_batches = plan_.micro_batches;
+  find_configurations();
+  for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
+    const Chunk& chunk = plan_.chunks[c];
     ChunkProgram lowered;
     lowered.stage = chunk.stage;
+    lowered.first_segment = chunk.first_segment;
+    lowered.backward = false;
     for (int i = chunk.first_segment; i < chunk.last_segment; ++i) {
-      const std::pair key{segments[static_cast<std::size_t>(i)].shape_class, config[s]};
-      const auto [it, fresh] = distinct.try_emplace(key, static_cast<int>(program.segments.size()));
-      if (fresh) {
-        program.segments.push_back(lowering.lower(i, plan.stages[s], plan.training, samples));
-      }
-      lowered.segments.push_back(it->second);
-      held_index[s].push_back(it->second);
+      lowered.segments.push_back(program_of(i, static_cast<std::size_t>(chunk.stage)));
+      const SegmentProgram& segment =
+          program_.segments[static_cast<std::size_t>(lowered.segments.back())];
+      lowered.backward |= !segment.backward.empty() || !segment.weight.empty();
     }
-    if (c + 1 < plan.chunks.size()) {
-      lowered.send =
-          lowering.boundary_bytes(chunk.last_segment - 1, plan.stages[s], plan.training, samples);
+    if (c + 1 < plan_.chunks.size()) {
+      lowered.send = lowering_.boundary_bytes(chunk.last_segment - 1,
+                                              plan_.stages[static_cast<std::size_t>(chunk.stage)],
+                                              plan_.training, samples_);
     }
-    program.chunks.push_back(std::move(lowered));
+    program_.chunks.push_back(std::move(lowered));
   }
-  const int stages = static_cast<int>(plan.stages.size());
-  const ScheduleShape shape{stages, static_cast<int>(plan.chunks.size()) / stages,
-                            static_cast<int>(plan.micro_batches)};
-  const Schedule& schedule = find_schedule(plan.schedule);
+  add_transfers();
+  add_steps();
+  tie_parameters();
+
+  const int stages = static_cast<int>(plan_.stages.size());
+  const ScheduleShape shape{stages, static_cast<int>(plan_.chunks.size()) / stages,
+                            static_cast<int>(plan_.micro_batches)};
+  const Schedule& schedule = find_schedule(plan_.schedule);
   if (const std::string_view reason = schedule.refuses(shape); !reason.empty()) {
     throw Error(std::string(reason), "schedule");
   }
   auto orders = schedule.generate(shape);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    std::vector<HeldSegment> stage_segments;
-    for (int i : held_index[s]) {
-      stage_segments.push_back({&program.segments[static_cast<std::size_t>(i)], 1});
-    }
-    program.stages.push_back({lower_step(plan.stages[s], plan.training, stage_segments), {}, {}});
-    program.lanes.push_back({{static_cast<int>(s)}, plan.stages[s].mesh, std::move(orders[s])});
+  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+    program_.lanes.push_back({{static_cast<int>(s)}, plan_.stages[s].mesh, std::move(orders[s])});
   }
-  tie_shared_parameters(plan, held_index, program);
-  return program;
+  return std::move(program_);
+}
+
+}  // namespace
+
+Program lower(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments) {
+  SegmentLowering lowering(graph, segments, plan.overrides);
+  return lower(plan, lowering, segments);
+}
+
+Program lower(const Plan& plan, SegmentLowering& lowering, const std::vector<Segment>& segments) {
+  return PlanLowerer(plan, lowering, segments).run();
 }
 
 }  // namespace meshwright

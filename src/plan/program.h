@@ -84,6 +84,7 @@ struct Instr {
                           ///< an engine keeps it.
   AxisList group;
   int peer_offset = 0;  ///< Not 0: instead of a group, exchange with the device this far away.
+  int tie = -1;         ///< Then: index into Program::ties of what is summed.
   Bytes bytes;  ///< Collective: see CollectiveKind. Optimizer: bytes of state read and written.
   OpId op;
   Flops flops;  ///< Compute.
@@ -96,8 +97,8 @@ struct Instr {
   /// Range of the list of operands that the instruction belongs to: `in_count` buffers read, then
   /// `out_count` written.
   std::uint32_t operands = 0;
-  std::uint16_t in_count = 0;
-  std::uint16_t out_count = 0;
+  std::uint32_t in_count = 0;
+  std::uint32_t out_count = 0;
 };
 
 /// A parameter as one device holds it.
@@ -107,7 +108,13 @@ struct ParameterShard {
   std::uint32_t reduce = 0;  ///< Axes along which its gradient is partial.
   bool grouped = false;      ///< Belongs to a grouped (expert) operator.
   bool shared = false;       ///< Used by several segments (tied embeddings): held once per stage.
+  std::int32_t buffer = -1;  ///< At rest, as SegmentProgram::buffers has it.
+  std::int32_t accumulated = -1;  ///< Its gradient, summed over micro-batches; -1 = it has none.
 };
+
+/// How state sharding cuts a parameter's shard: along the axes of the stage's state over which its
+/// gradient is summed, then along those where it is the same anyway. Empty without state sharding.
+AxisList state_shard_axes(const Stage& stage, const ParameterShard& parameter);
 
 /// One segment on one stage: what one device runs per micro-batch. Equal segments share it: the
 /// i-th operator of each takes the place of the i-th operator of `segment`.
@@ -191,6 +198,10 @@ struct StageProgram {
   /// Buffers of the step that segments lack (reduced gradients, optimizer shards), appended to the
   /// segment's own: StageProgram::Operand::buffer >= buffers.size() of the segment counts on here.
   std::map<int, std::vector<Buffer>> buffers;
+  /// Per index into Program::segments and parameter of that segment: how many different parameters
+  /// the stage holds in its place, those that an earlier segment holds too left out. What the
+  /// step's operands stand for, each parameter once.
+  std::map<int, std::vector<int>> copies;
 
   std::span<const Operand> in(const Instr& i) const {
     return std::span(operands).subspan(i.operands, i.in_count);
@@ -228,12 +239,20 @@ struct Transfer {
   Bytes bytes;  ///< The most that one device sends or receives.
 };
 
+/// Parameters that several stages hold (tied embeddings, the two copies of a bidirectional
+/// pipeline): devices at equal coordinates sum their gradients.
+struct Tie {
+  std::vector<int> stages;
+  std::vector<ValueId> values;
+};
+
 struct Program {
   std::vector<SegmentProgram> segments;  ///< Distinct ones.
   std::vector<ChunkProgram> chunks;
   std::vector<StageProgram> stages;
   std::vector<Lane> lanes;
   std::vector<Transfer> transfers;
+  std::vector<Tie> ties;
   std::int64_t micro_batches = 1;
 };
 

@@ -20,6 +20,8 @@ struct ScheduleShape {
 struct Schedule {
   std::string_view name;
   std::string_view summary;
+  /// Whether gradients of parameters have passes of their own (zero-bubble schedules).
+  bool splits_backward = false;
   /// Why the shape is not possible, or empty.
   std::string_view (*refuses)(const ScheduleShape& shape);
   /// Per stage, what it runs in order. Every (phase, chunk of the stage, micro-batch) exactly once.

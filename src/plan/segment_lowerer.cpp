@@ -1,15 +1,10 @@
 #include "plan/segment_lowerer.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace meshwright {
-
-std::string_view purpose_name(Purpose purpose) {
-  constexpr std::string_view kNames[] = {"forward",  "backward", "recompute",    "tensor",
-                                         "context",  "expert",   "param gather", "gradient",
-                                         "pipeline", "optimizer"};
-  return kNames[static_cast<std::size_t>(purpose)];
-}
 
 std::string_view instr_kind_name(InstrKind kind) {
   constexpr std::string_view kNames[] = {"compute", "collective", "optimizer", "accumulate",
@@ -23,17 +18,36 @@ std::string_view phase_name(Phase phase) {
   return kNames[static_cast<std::size_t>(phase)];
 }
 
+std::string_view purpose_name(Purpose purpose) {
+  constexpr std::string_view kNames[] = {"forward",  "backward", "recompute",    "tensor",
+                                         "context",  "expert",   "param gather", "gradient",
+                                         "pipeline", "optimizer"};
+  return kNames[static_cast<std::size_t>(purpose)];
+}
+
 const LoweredOp& SegmentLowerer::lowered(int index) {
   const auto it = ops_.find(index);
   if (it != ops_.end()) return it->second;
-  const Op& op = graph_.ops[static_cast<std::size_t>(index)];
+  const Op& op = op_at(index);
   LoweredOp l;
-  l.def = &find_op(op.kind);
+  l.def = t_.defs[static_cast<std::size_t>(index)];
   std::vector<TensorType> types;
   types.reserve(op.inputs.size());
   for (ValueId id : op.inputs) types.push_back(micro_type(id));
-  l.rule = &tables_.rule(index, *l.def, samples_);
-  l.strategy = strategy_for(*l.rule, types, stage_.roles, stage_.mesh);
+  l.rule = &types_.rule(index, *l.def, samples_);
+  l.strategy = strategy_for(*l.rule, types, stage_.roles, stage_.mesh, l.def->ring);
+  if (t_.overrides != nullptr && !t_.overrides->rule_of_op.empty()) {
+    const std::int32_t rule = t_.overrides->rule_of_op[static_cast<std::size_t>(index)];
+    if (rule >= 0) {
+      try {
+        l.strategy = overridden(std::move(l.strategy), *l.rule,
+                                t_.overrides->rules[static_cast<std::size_t>(rule)], stage_.roles,
+                                stage_.mesh);
+      } catch (const Error& e) {
+        throw e.within(fmt::format("operator '{}'", op.name));
+      }
+    }
+  }
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     l.inputs.push_back(local_type(types[k], input_sharding(*l.rule, l.strategy, k), stage_.mesh));
   }
@@ -60,23 +74,73 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
   return ops_.emplace(index, std::move(l)).first->second;
 }
 
+Sharding SegmentLowerer::wanted(int op, std::size_t operand) {
+  const LoweredOp& l = lowered(op);
+  return input_sharding(*l.rule, l.strategy, operand);
+}
+
 // How a value lies between operators: as computed, with sums resolved at once into what the first
 // consumer wants (a partial sum never outlives its producer).
 Sharding SegmentLowerer::resting(ValueId id) {
   const Value& value = graph_.value(id);
-  const auto& uses = consumers_[id.index()];
-  const auto wanted_by_first = [&] {
-    const LoweredOp& user = lowered(uses[0].first);
-    return input_sharding(*user.rule, user.strategy, static_cast<std::size_t>(uses[0].second));
+  const auto& uses = t_.uses[id.index()];
+  const auto first_wanted = [&] {
+    return wanted(uses[0].op, static_cast<std::size_t>(uses[0].operand));
   };
-  if (!value.producer.valid()) return uses.empty() ? Sharding{} : wanted_by_first();
-  const Op& op = graph_.op(value.producer);
-  const auto position = static_cast<std::size_t>(
-      std::find(op.outputs.begin(), op.outputs.end(), id) - op.outputs.begin());
+  if (!value.producer.valid()) return uses.empty() ? Sharding{} : first_wanted();
   const LoweredOp& producer = lowered(value.producer.value);
-  const Sharding produced = output_sharding(*producer.rule, producer.strategy, position);
+  const Sharding produced = output_sharding(*producer.rule, producer.strategy,
+                                            static_cast<std::size_t>(t_.position[id.index()]));
   if (produced.partial == 0) return produced;
-  return uses.empty() ? produced.resolved() : wanted_by_first();
+  return uses.empty() ? produced.resolved() : first_wanted();
+}
+
+std::uint32_t SegmentLowerer::inherited_partial(int op) {
+  std::uint32_t mask = 0;
+  if (t_.of_parameters_only[static_cast<std::size_t>(op)]) {
+    for (ValueId id : op_at(op).outputs) {
+      if (has_gradient(id)) mask |= gradient_resting(id).partial;
+    }
+  }
+  return mask;
+}
+
+// The gradient of an operand as one device computes it.
+Sharding SegmentLowerer::operand_gradient(int op, std::size_t operand) {
+  const LoweredOp& l = lowered(op);
+  Sharding form = input_gradient_sharding(*l.rule, l.strategy, operand);
+  form.partial |= inherited_partial(op);
+  return form;
+}
+
+// What is made of parameters only is the same for every sample: its gradient may stay a partial sum
+// over the replicas where all consumers leave one, since the parameters it came from are summed
+// over them anyway.
+Sharding SegmentLowerer::gradient_resting(ValueId id) {
+  const OpId producer = graph_.value(id).producer;
+  if (!producer.valid() || !t_.of_parameters_only[producer.index()]) return resting(id).resolved();
+  const auto it = gradient_resting_.find(id.value);
+  if (it != gradient_resting_.end()) return it->second;
+  std::uint32_t every = stage_.roles.data.mask() | stage_.roles.context.mask();
+  for (const GraphTables::Use& use : t_.uses[id.index()]) {
+    every &= operand_gradient(use.op, static_cast<std::size_t>(use.operand)).partial;
+  }
+  Sharding form = resting(id).resolved();
+  if (t_.uses[id.index()].empty()) every = 0;
+  form.partial = every;
+  return gradient_resting_.emplace(id.value, form).first->second;
+}
+
+std::uint32_t SegmentLowerer::parameter_partial(ValueId id) {
+  std::uint32_t every = ~0u;
+  for (const GraphTables::Use& use : t_.uses[id.index()]) {
+    const Op& op = op_at(use.op);
+    const bool reached = std::any_of(op.outputs.begin(), op.outputs.end(),
+                                     [&](ValueId out) { return has_gradient(out); });
+    if (!reached) continue;
+    every &= operand_gradient(use.op, static_cast<std::size_t>(use.operand)).partial;
+  }
+  return every == ~0u ? 0 : every;
 }
 
 // Views share their operand's memory.
@@ -85,13 +149,13 @@ ValueId SegmentLowerer::storage(ValueId id) {
     const Value& value = graph_.value(id);
     if (!value.producer.valid()) return id;
     const Op& op = graph_.op(value.producer);
-    if (op.inputs.empty() || !lowered(value.producer.value).def->view) return id;
+    if (op.inputs.empty() || !t_.defs[value.producer.index()]->view) return id;
     id = op.inputs[0];
   }
 }
 
 Purpose SegmentLowerer::communication_purpose(const AxisList& axes, int op) const {
-  const std::string& kind = graph_.ops[static_cast<std::size_t>(op)].kind;
+  const std::string& kind = op_at(op).kind;
   if (kind.starts_with("moe_") || kind.starts_with("grouped")) return Purpose::kExpert;
   const std::uint32_t mask = axes.mask();
   if ((mask & stage_.roles.tensor.mask()) != 0) return Purpose::kTensor;
@@ -99,43 +163,116 @@ Purpose SegmentLowerer::communication_purpose(const AxisList& axes, int op) cons
   return Purpose::kTensor;
 }
 
-void SegmentLowerer::emit_reshard(std::vector<Instr>& out, const TensorType& type,
-                                  const Sharding& from, const Sharding& to, int op) {
-  for (const ReshardStep& step : reshard(type, from, to, stage_.mesh)) {
-    Instr instr;
-    instr.kind = InstrKind::kCollective;
-    instr.collective = step.kind;
-    instr.group = step.axes;
-    instr.bytes = step.bytes;
-    instr.op = OpId(op);
-    instr.purpose = communication_purpose(step.axes, op);
-    out.push_back(instr);
-  }
+int SegmentLowerer::new_buffer(ValueId id, BufferKind kind, const Sharding& form,
+                               const AxisList& flat) {
+  program_.buffers.push_back({id, kind, form, flat});
+  return static_cast<int>(program_.buffers.size()) - 1;
 }
 
-void SegmentLowerer::emit_compute(std::vector<Instr>& out, const LoweredOp& l, int index,
-                                  Purpose purpose) {
-  if (l.work.kernel == KernelClass::kView) return;
+void SegmentLowerer::attach(Instr& instr, std::span<const std::int32_t> in,
+                            std::span<const std::int32_t> out) {
+  instr.operands = static_cast<std::uint32_t>(program_.operands.size());
+  instr.in_count = static_cast<std::uint32_t>(in.size());
+  instr.out_count = static_cast<std::uint32_t>(out.size());
+  program_.operands.insert(program_.operands.end(), in.begin(), in.end());
+  program_.operands.insert(program_.operands.end(), out.begin(), out.end());
+}
+
+void SegmentLowerer::emit_local(Instrs& out, InstrKind kind, std::vector<std::int32_t> in,
+                                std::vector<std::int32_t> result, int op) {
+  Instr instr;
+  instr.kind = kind;
+  instr.op = OpId(op);
+  attach(instr, in, result);
+  out.push_back(instr);
+}
+
+int SegmentLowerer::emit_reshard(Instrs& out, int buffer, const Sharding& to, int op) {
+  const Buffer from = program_.buffers[static_cast<std::size_t>(buffer)];
+  for (const ReshardStep& step : reshard(micro_type(from.value), from.form, to, stage_.mesh)) {
+    const int next = new_buffer(from.value, from.kind, step.to);
+    Instr instr;
+    instr.op = OpId(op);
+    if (step.local) {
+      instr.kind = InstrKind::kSlice;
+    } else {
+      instr.kind = InstrKind::kCollective;
+      instr.collective = step.kind;
+      instr.group = step.axes;
+      instr.bytes = step.bytes;
+      instr.purpose = communication_purpose(step.axes, op);
+    }
+    const std::int32_t in[] = {buffer}, result[] = {next};
+    attach(instr, in, result);
+    out.push_back(instr);
+    buffer = next;
+  }
+  return buffer;
+}
+
+void SegmentLowerer::emit_compute(Instrs& out, const LoweredOp& l, int index, Purpose purpose,
+                                  std::vector<std::int32_t> in, std::vector<std::int32_t> results) {
   const bool forward = purpose != Purpose::kBackward;
   Instr instr;
   instr.purpose = purpose;
   instr.op = OpId(index);
-  instr.flops =
-      forward ? l.work.forward_flops : l.work.backward_input_flops + l.work.backward_weight_flops;
-  instr.traffic = forward ? l.work.forward_traffic : l.work.backward_traffic;
-  instr.pointwise = forward ? l.work.forward_pointwise : l.work.backward_pointwise;
-  instr.kernels = forward ? l.work.forward_kernels : l.work.backward_kernels;
   instr.kernel = l.work.kernel;
-  instr.matmul = l.work.matmul;
   instr.dtype = training_.dtype;
+  attach(instr, in, results);
+  if (l.work.kernel != KernelClass::kView) {
+    instr.flops =
+        forward ? l.work.forward_flops : l.work.backward_input_flops + l.work.backward_weight_flops;
+    instr.traffic = forward ? l.work.forward_traffic : l.work.backward_traffic;
+    instr.pointwise = forward ? l.work.forward_pointwise : l.work.backward_pointwise;
+    instr.kernels = forward ? l.work.forward_kernels : l.work.backward_kernels;
+    instr.matmul = l.work.matmul;
+  }
   out.push_back(instr);
 }
 
+// The form of an operand of ring attention once the ring has brought all keys.
+Sharding SegmentLowerer::gathered_keys(const LoweredOp& l, std::size_t operand,
+                                       const Sharding& form) const {
+  Sharding whole = form;
+  const RuleTensor& tensor = l.rule->inputs[operand];
+  for (std::size_t d = 0; d < tensor.dims.size(); ++d) {
+    for (int f : tensor.dims[d].factors) {
+      const Factor& factor = l.rule->factors[static_cast<std::size_t>(f)];
+      const bool in_result = std::any_of(
+          l.rule->outputs[0].dims.begin(), l.rule->outputs[0].dims.end(), [&](const RuleDim& dim) {
+            return std::find(dim.factors.begin(), dim.factors.end(), f) != dim.factors.end();
+          });
+      if (factor.kind == FactorKind::kFrozen && !in_result) whole.dims[d] = {};
+    }
+  }
+  return whole;
+}
+
 // Ring attention (Liu et al. 2023): keys and values of every other device pass by; their gradients
-// too on the way back.
-void SegmentLowerer::emit_ring(std::vector<Instr>& out, int index, double factor) {
+// too on the way back. `operands` are replaced by what the ring makes of them.
+std::vector<std::int32_t> SegmentLowerer::emit_ring(Instrs& out, int index,
+                                                    std::vector<std::int32_t> operands) {
   const LoweredOp& l = lowered(index);
-  if (!l.strategy.ring) return;
+  if (!l.strategy.ring) return operands;
+  Instr instr = ring(index);
+  std::vector<std::int32_t> in, result;
+  for (std::size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k] < 0) continue;
+    const Buffer from = program_.buffers[static_cast<std::size_t>(operands[k])];
+    const Sharding whole = gathered_keys(l, k, from.form);
+    if (whole == from.form) continue;
+    in.push_back(operands[k]);
+    operands[k] = new_buffer(from.value, from.kind, whole);
+    result.push_back(operands[k]);
+  }
+  attach(instr, in, result);
+  out.push_back(instr);
+  return operands;
+}
+
+// All rounds of one way around: keys and values, or their gradients.
+Instr SegmentLowerer::ring(int index) {
+  const LoweredOp& l = lowered(index);
   double bytes = 0;
   for (std::size_t k = 1; k < std::min<std::size_t>(3, l.inputs.size()); ++k) {
     bytes += l.inputs[k].bytes().value;
@@ -145,10 +282,34 @@ void SegmentLowerer::emit_ring(std::vector<Instr>& out, int index, double factor
   instr.collective = CollectiveKind::kRing;
   instr.purpose = Purpose::kContext;
   instr.group = stage_.roles.context;
-  instr.bytes = Bytes(bytes * factor * (stage_.mesh.size(stage_.roles.context) - 1));
+  instr.bytes = Bytes(bytes * (stage_.mesh.size(stage_.roles.context) - 1));
   instr.op = OpId(index);
   instr.overlapped = true;
-  out.push_back(instr);
+  return instr;
+}
+
+// The buffer with operand k of an operator, brought there if it is not yet.
+int SegmentLowerer::operand(Instrs& out, int index, std::size_t k) {
+  const ValueId id = op_at(index).inputs[k];
+  const Value& value = graph_.value(id);
+  const Sharding form = wanted(index, k);
+  std::vector<Form>& forms = forms_[id.value];
+  for (const Form& f : forms) {
+    if (f.sharding == form) return f.buffer;
+  }
+  if (value.kind == ValueKind::kInput || value.kind == ValueKind::kBuffer) {
+    forms.push_back({form, new_buffer(id, BufferKind::kValue, form)});
+    return forms.back().buffer;
+  }
+  if (forms.empty()) {
+    const Sharding rest = resting(id);
+    forms.push_back({rest, new_buffer(id, BufferKind::kValue, rest)});
+    program_.arguments.push_back(forms.back().buffer);
+    if (rest == form) return forms.back().buffer;
+  }
+  const int buffer = emit_reshard(out, forms[0].buffer, form, index);
+  forms_[id.value].push_back({form, buffer});
+  return buffer;
 }
 
 void SegmentLowerer::keep(ValueId id, Bytes wanted) {
@@ -160,48 +321,49 @@ void SegmentLowerer::keep(ValueId id, Bytes wanted) {
   if (!fresh) it->second = std::min(it->second, bytes);
 }
 
+void SegmentLowerer::note_parameter(int index, std::size_t k) {
+  const ValueId id = op_at(index).inputs[k];
+  const auto found = std::find_if(program_.parameters.begin(), program_.parameters.end(),
+                                  [&](const ParameterShard& p) { return p.value == id; });
+  if (found != program_.parameters.end()) return;
+  ParameterShard p;
+  p.value = id;
+  p.elements = lowered(index).inputs[k].elements();
+  p.reduce = parameter_partial(id);
+  p.grouped = op_at(index).kind.starts_with("grouped");
+  p.shared = t_.segment_uses(id) > 1;
+  p.buffer = forms_[id.value][0].buffer;
+  program_.parameters.push_back(p);
+}
+
 void SegmentLowerer::forward_op(int index) {
-  const Op& op = graph_.ops[static_cast<std::size_t>(index)];
+  const Op& op = op_at(index);
   const LoweredOp& l = lowered(index);
   const bool loss = op.kind == "cross_entropy";
   double live = loss ? 0 : l.saved.extra.value;
   if (loss) program_.loss += l.saved.extra;
+  std::vector<std::int32_t> in, out;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-    const ValueId id = op.inputs[k];
-    const Value& value = graph_.value(id);
-    const Sharding wanted = input_sharding(*l.rule, l.strategy, k);
-    if (value.kind == ValueKind::kActivation) {
-      std::vector<Sharding>& forms = forms_[id.value];
-      if (forms.empty()) forms.push_back(resting(id));
-      if (std::find(forms.begin(), forms.end(), wanted) == forms.end()) {
-        emit_reshard(program_.forward, micro_type(id), forms[0], wanted, index);
-        forms.push_back(wanted);
-      }
-    } else if (value.kind == ValueKind::kParameter) {
-      std::uint32_t reduce = input_gradient_sharding(*l.rule, l.strategy, k).partial;
-      if (of_parameters_only(OpId(index))) reduce |= replica_axes();
-      const auto& uses = consumers_[id.index()];
-      const bool shared =
-          uses.front().first < segment_.first_op || uses.back().first >= segment_.last_op;
-      const auto found = std::find_if(program_.parameters.begin(), program_.parameters.end(),
-                                      [&](const ParameterShard& p) { return p.value == id; });
-      if (found == program_.parameters.end()) {
-        program_.parameters.push_back(
-            {id, l.inputs[k].elements(), reduce, op.kind.starts_with("grouped"), shared});
-      } else {
-        found->reduce |= reduce;
-      }
-    }
+    in.push_back(operand(program_.forward, index, k));
+    if (graph_.value(op.inputs[k]).kind == ValueKind::kParameter) note_parameter(index, k);
   }
-  emit_ring(program_.forward, index, 1);
-  emit_compute(program_.forward, l, index, Purpose::kForward);
+  in = emit_ring(program_.forward, index, std::move(in));
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
     const Sharding produced = output_sharding(*l.rule, l.strategy, k);
-    if (produced.partial != 0) {
-      emit_reshard(program_.forward, micro_type(op.outputs[k]), produced, resting(op.outputs[k]),
-                   index);
-    }
+    out.push_back(new_buffer(op.outputs[k], BufferKind::kValue, produced));
     live += l.outputs[k].bytes().value;
+  }
+  emit_compute(program_.forward, l, index, Purpose::kForward, std::move(in), out);
+  for (std::size_t k = 0; k < op.outputs.size(); ++k) {
+    const ValueId id = op.outputs[k];
+    const auto buffer = static_cast<std::size_t>(out[k]);
+    produced_[id.value] = out[k];
+    int rest = out[k];
+    if (program_.buffers[buffer].form.partial != 0) {
+      rest = emit_reshard(program_.forward, out[k], resting(id), index);
+    }
+    forms_[id.value] = {{program_.buffers[static_cast<std::size_t>(rest)].form, rest}};
+    if (t_.crosses(id)) program_.results.push_back(rest);
   }
   for (int k : l.saved.inputs) {
     const auto i = static_cast<std::size_t>(k);
@@ -216,177 +378,96 @@ void SegmentLowerer::forward_op(int index) {
   program_.forward_peak = std::max(program_.forward_peak, Bytes(live));
 }
 
-// All consumers of a value have added their gradients: bring the sum to the value's resting form.
-// Gradients that lie alike are added locally and travel once.
-void SegmentLowerer::return_gradient(ValueId id, int op) {
-  const auto it = gradients_.find(id.value);
-  if (it == gradients_.end()) return;
-  const Sharding target = resting(id).resolved();
-  for (Sharding form : it->second) {
-    if (of_parameters_only(graph_.value(id).producer)) form.partial &= ~replica_axes();
-    emit_reshard(program_.backward, micro_type(id), form, target, op);
+// What is left of a list's buffers dies after the instruction that uses it last.
+void SegmentLowerer::insert_frees(Instrs& list, std::vector<char>& keep) {
+  std::vector<std::vector<std::int32_t>> dying(list.size());
+  std::vector<char> seen = keep;
+  for (std::size_t i = list.size(); i-- > 0;) {
+    const auto consider = [&](std::int32_t b) {
+      if (b < 0 || seen[static_cast<std::size_t>(b)]) return;
+      seen[static_cast<std::size_t>(b)] = 1;
+      dying[i].push_back(b);
+    };
+    for (std::int32_t b : program_.out(list[i])) consider(b);
+    for (std::int32_t b : program_.in(list[i])) consider(b);
   }
-  gradients_.erase(it);
+  // What this list reads before writing it must survive the lists before.
+  std::vector<char> written(program_.buffers.size());
+  for (const Instr& instr : list) {
+    for (std::int32_t b : program_.in(instr)) {
+      if (b >= 0 && !written[static_cast<std::size_t>(b)]) keep[static_cast<std::size_t>(b)] = 1;
+    }
+    for (std::int32_t b : program_.out(instr)) {
+      if (b >= 0) written[static_cast<std::size_t>(b)] = 1;
+    }
+  }
+  Instrs with_frees;
+  with_frees.reserve(list.size() * 3 / 2);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    with_frees.push_back(list[i]);
+    if (!dying[i].empty()) {
+      emit_local(with_frees, InstrKind::kFree, std::move(dying[i]), {}, list[i].op.value);
+    }
+  }
+  list = std::move(with_frees);
 }
 
-void SegmentLowerer::backward_op(int index) {
-  const Op& op = graph_.ops[static_cast<std::size_t>(index)];
-  const LoweredOp& l = lowered(index);
-  double live = 0;
-  for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    const ValueId id = op.outputs[k];
-    return_gradient(id, index);
-    const Sharding produced = output_sharding(*l.rule, l.strategy, k);
-    // The gradient of every part of a sum is the gradient of the whole.
-    if (produced.partial != 0) {
-      emit_reshard(program_.backward, micro_type(id), resting(id), produced.resolved(), index);
-    }
-    live += l.outputs[k].bytes().value;
+void SegmentLowerer::free_buffers() {
+  // Not this segment's to free: what it was given and what it leaves, and data of the graph.
+  std::vector<char> keep(program_.buffers.size());
+  for (std::size_t b = 0; b < keep.size(); ++b) {
+    const Buffer& buffer = program_.buffers[b];
+    const ValueKind kind = graph_.value(buffer.value).kind;
+    keep[b] = buffer.kind == BufferKind::kAccumulated ||
+              (buffer.kind == BufferKind::kValue &&
+               (kind == ValueKind::kInput || kind == ValueKind::kBuffer));
   }
-  // Operands kept in a smaller form (sequence-parallel shards) are gathered again, once per form.
-  for (int k : l.saved.inputs) {
-    const auto i = static_cast<std::size_t>(k);
-    const ValueId id = op.inputs[i];
-    if (graph_.value(id).kind != ValueKind::kActivation) continue;
-    const Sharding wanted = input_sharding(*l.rule, l.strategy, i);
-    const Sharding kept = resting(id);
-    if (bytes_of(id, kept) >= bytes_of(id, wanted)) continue;
-    std::vector<Sharding>& forms = forms_[id.value];
-    if (std::find(forms.begin(), forms.end(), wanted) == forms.end()) {
-      const std::size_t first = program_.backward.size();
-      emit_reshard(program_.backward, micro_type(id), kept, wanted, index);
-      for (std::size_t n = first; n < program_.backward.size(); ++n) {
-        program_.backward[n].regather = true;
-      }
-      program_.gathered += bytes_of(id, wanted) - bytes_of(id, kept);
-      forms.push_back(wanted);
-    }
-    live += bytes_of(id, wanted).value;
+  for (const auto* list : {&program_.arguments, &program_.results, &program_.gradient_arguments,
+                           &program_.gradient_results}) {
+    for (std::int32_t b : *list) keep[static_cast<std::size_t>(b)] = 1;
   }
-  if (op.kind == "attention" && stage_.recompute == Recompute::kSelective) {
-    emit_compute(program_.backward, l, index, Purpose::kRecompute);
-  }
-  emit_ring(program_.backward, index, 2);
-  emit_compute(program_.backward, l, index, Purpose::kBackward);
-  for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-    const Value& value = graph_.value(op.inputs[k]);
-    if (value.kind != ValueKind::kActivation || !is_floating(value.type.dtype)) continue;
-    Sharding gradient = input_gradient_sharding(*l.rule, l.strategy, k);
-    if (l.strategy.ring)
-      gradient.partial = 0;  // The ring brings whole gradients back to their owners.
-    std::vector<Sharding>& sums = gradients_[op.inputs[k].value];
-    if (std::find(sums.begin(), sums.end(), gradient) == sums.end()) sums.push_back(gradient);
-    live += l.inputs[k].bytes().value;
-  }
-  program_.backward_peak = std::max(program_.backward_peak, Bytes(live));
+  insert_frees(program_.weight, keep);
+  insert_frees(program_.backward, keep);
+  insert_frees(program_.forward, keep);
 }
 
-// Every backward pass adds its gradients of parameters to those of the micro-batches before: a pass
-// over the new gradients and the accumulated ones, one kernel per parameter.
-void SegmentLowerer::accumulate() {
-  const bool sharded =
-      stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3;
-  Instr instr;
-  instr.purpose = Purpose::kBackward;
-  instr.kernel = KernelClass::kMemory;
-  instr.dtype = training_.gradient_dtype;
-  for (const ParameterShard& p : program_.parameters) {
-    const AxisList& axes = p.grouped ? stage_.expert_state_axes : stage_.state_axes;
-    const double sum = p.elements / (sharded ? stage_.mesh.size(axes) : 1);
-    instr.traffic +=
-        Bytes(p.elements * training_.parameter_bytes() + sum * 2.0 * training_.gradient_bytes());
-    // A reduce_scatter reads a buffer into which the gradient is copied first.
-    if (sharded) instr.traffic += Bytes(p.elements * training_.gradient_bytes());
-    ++instr.kernels;
-  }
-  if (instr.kernels > 0) program_.backward.push_back(instr);
-}
-
-// FSDP / ZeRO-3 (Zhao et al. 2023): parameters are gathered before a segment's forward and backward
-// pass; gradients are scattered after every backward pass (ZeRO-2 too).
-void SegmentLowerer::shard_state() {
-  for (const bool grouped : {false, true}) {
-    const AxisList& axes = grouped ? stage_.expert_state_axes : stage_.state_axes;
-    if (axes.empty() || stage_.mesh.size(axes) == 1) continue;
-    double elements = 0;
-    std::uint32_t reduce = 0;
-    for (const ParameterShard& p : program_.parameters) {
-      if (p.grouped != grouped) continue;
-      elements += p.elements;
-      reduce |= p.reduce;
-    }
-    if (elements == 0) continue;
-    Instr gather;
-    gather.kind = InstrKind::kCollective;
-    gather.collective = CollectiveKind::kAllGather;
-    gather.purpose = Purpose::kParameterGather;
-    gather.overlapped = true;
-    gather.group = axes;
-    gather.bytes = Bytes(elements * training_.parameter_bytes());
-    if (stage_.state == StateSharding::kZero3) {
-      program_.forward.insert(program_.forward.begin(), gather);
-      program_.backward.insert(program_.backward.begin(), gather);
-    }
-    Instr scatter = gather;
-    scatter.collective = CollectiveKind::kReduceScatter;
-    scatter.purpose = Purpose::kGradient;
-    scatter.bytes = Bytes(elements * training_.gradient_bytes());
-    program_.backward.push_back(scatter);
-    const std::uint32_t rest = reduce & stage_.roles.data.mask() & ~axes.mask();
-    if (rest != 0) {
-      scatter.collective = CollectiveKind::kAllReduce;
-      scatter.group = axes_of_mask(rest);
-      scatter.bytes = scatter.bytes / stage_.mesh.size(axes);
-      program_.backward.push_back(scatter);
-    }
-  }
-}
-
-// Full recomputation keeps the values that enter the segment and runs its forward pass again.
-void SegmentLowerer::recompute(const Segment& segment) {
-  double inbound = 0;
-  std::vector<std::int32_t> seen;
-  for (int i = segment.first_op; i < segment.last_op; ++i) {
-    for (ValueId id : graph_.ops[static_cast<std::size_t>(i)].inputs) {
-      const Value& value = graph_.value(id);
-      if (value.kind != ValueKind::kActivation || value.producer.value >= segment.first_op)
-        continue;
-      if (std::find(seen.begin(), seen.end(), id.value) != seen.end()) continue;
-      seen.push_back(id.value);
-      inbound += resting_bytes(id).value;
-    }
-  }
-  std::vector<Instr> again;
-  for (const Instr& instr : program_.forward) {
-    again.push_back(instr);
-    if (instr.kind == InstrKind::kCompute) again.back().purpose = Purpose::kRecompute;
-  }
-  program_.backward.insert(program_.backward.begin(), again.begin(), again.end());
-  program_.backward_peak += program_.saved;
-  program_.saved = Bytes(inbound);
-  program_.gathered = Bytes(0);
-}
-
-SegmentProgram SegmentLowerer::run(const Segment& segment) {
-  segment_ = segment;
-  for (int i = segment.first_op; i < segment.last_op; ++i) forward_op(i);
+SegmentProgram SegmentLowerer::run(int index) {
+  index_ = index;
+  segment_ = t_.segments[static_cast<std::size_t>(index)];
+  program_.segment = index;
+  for (int i = segment_.first_op; i < segment_.last_op; ++i) forward_op(i);
   double saved = kept_extra_;
   for (const auto& [id, bytes] : kept_) saved += bytes;
-  if (stage_.recompute == Recompute::kSelective) saved -= attention_extra_;
+  Recompute mode = stage_.recompute;
+  if (t_.overrides != nullptr && !t_.overrides->recompute.empty()) {
+    const std::int8_t own = t_.overrides->recompute[static_cast<std::size_t>(index)];
+    if (own >= 0) mode = static_cast<Recompute>(own);
+  }
+  recompute_ = mode;
+  if (mode == Recompute::kSelective) saved -= attention_extra_;
   program_.saved = Bytes(saved);
 
-  forms_.clear();
-  for (int i = segment.last_op - 1; i >= segment.first_op; --i) backward_op(i);
+  const bool again = mode == Recompute::kFull && segment_.is_layer;
+  if (again) recompute();
+  for (int i = segment_.last_op - 1; i >= segment_.first_op; --i) backward_op(i);
   std::vector<std::int32_t> inbound;
-  for (const auto& [id, forms] : gradients_) inbound.push_back(id);
-  std::sort(inbound.begin(), inbound.end());
-  for (std::int32_t id : inbound) return_gradient(ValueId(id), segment.first_op);
-
-  if (stage_.recompute == Recompute::kFull && segment.is_layer) recompute(segment);
-  if (stage_.state == StateSharding::kZero2 || stage_.state == StateSharding::kZero3) {
-    shard_state();
+  for (const auto& [id, forms] : contributions_) {
+    if (graph_.value(ValueId(id)).kind == ValueKind::kActivation) inbound.push_back(id);
   }
+  std::sort(inbound.begin(), inbound.end());
+  for (std::int32_t id : inbound) {
+    return_gradient(ValueId(id), segment_.first_op);
+    program_.gradient_results.push_back(gradient_.at(id));
+  }
+  return_parameter_gradients();
+  if (again) {
+    program_.backward_peak += program_.saved;
+    program_.saved = inbound_;
+    program_.gathered = Bytes(0);
+  }
+  if (stage_.state == StateSharding::kZero3) gather_state();
   accumulate();
+  free_buffers();
   return std::move(program_);
 }
 

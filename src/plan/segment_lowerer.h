@@ -6,14 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "plan/graph_tables.h"
 #include "plan/micro_batch_tables.h"
 #include "plan/program.h"
 
 // Private to the lowering: one walk over one segment under one stage's roles. See lower.h.
 
 namespace meshwright {
-
-using Consumers = std::vector<std::vector<std::pair<int, int>>>;  // per value: (operator, operand)
 
 // One operator under a stage's roles, with everything the walks below ask for.
 struct LoweredOp {
@@ -27,67 +26,97 @@ struct LoweredOp {
 
 class SegmentLowerer {
  public:
-  SegmentLowerer(const Graph& graph, const Consumers& consumers, MicroBatchTables& tables,
-                 const Stage& stage, const Training& training, std::int64_t samples)
-      : graph_(graph),
-        tables_(tables),
-        consumers_(consumers),
+  SegmentLowerer(const GraphTables& tables, MicroBatchTables& types, const Stage& stage,
+                 const Training& training, std::int64_t samples, bool split_backward = false)
+      : t_(tables),
+        graph_(tables.graph),
+        types_(types),
         stage_(stage),
         training_(training),
-        samples_(samples) {}
+        samples_(samples),
+        split_backward_(split_backward) {}
 
-  SegmentProgram run(const Segment& segment);
+  SegmentProgram run(int segment);
+
+  // How a value lies between operators, and its gradient.
+  Sharding resting(ValueId id);
+  Sharding gradient_resting(ValueId id);
   Bytes resting_bytes(ValueId id) { return bytes_of(id, resting(id)); }
+  // The part of a parameter's gradient that is still due when a backward pass has ended.
+  std::uint32_t parameter_partial(ValueId id);
 
  private:
+  using Instrs = std::vector<Instr>;
+  // A value in one of the forms it has taken.
+  struct Form {
+    Sharding sharding;
+    int buffer = -1;
+  };
+  using Forms = std::unordered_map<std::int32_t, std::vector<Form>>;
+
   const LoweredOp& lowered(int op);
-  const TensorType& micro_type(ValueId id) { return tables_.type(id, samples_); }
-  Sharding resting(ValueId id);
+  const Op& op_at(int op) const { return graph_.ops[static_cast<std::size_t>(op)]; }
+  const TensorType& micro_type(ValueId id) { return types_.type(id, samples_); }
   Bytes bytes_of(ValueId id, const Sharding& sharding) {
     return local_bytes(micro_type(id), sharding, stage_.mesh);
   }
   ValueId storage(ValueId id);
+  Sharding wanted(int op, std::size_t operand);
+  Sharding gathered_keys(const LoweredOp& op, std::size_t operand, const Sharding& form) const;
+  bool has_gradient(ValueId id) const { return t_.has_gradient[id.index()] != 0; }
+  // Partial sums that the gradients of an operator's results may still have (gradient_resting).
+  std::uint32_t inherited_partial(int op);
+  Sharding operand_gradient(int op, std::size_t operand);
 
-  void emit_reshard(std::vector<Instr>& out, const TensorType& type, const Sharding& from,
-                    const Sharding& to, int op);
-  void emit_compute(std::vector<Instr>& out, const LoweredOp& op, int index, Purpose purpose);
-  void emit_ring(std::vector<Instr>& out, int op, double factor);
+  int new_buffer(ValueId id, BufferKind kind, const Sharding& form, const AxisList& flat = {});
+  void attach(Instr& instr, std::span<const std::int32_t> in, std::span<const std::int32_t> out);
+  void emit_local(Instrs& out, InstrKind kind, std::vector<std::int32_t> in,
+                  std::vector<std::int32_t> result, int op);
+  int emit_reshard(Instrs& out, int buffer, const Sharding& to, int op);
+  void emit_compute(Instrs& out, const LoweredOp& op, int index, Purpose purpose,
+                    std::vector<std::int32_t> in, std::vector<std::int32_t> results);
+  std::vector<std::int32_t> emit_ring(Instrs& out, int op, std::vector<std::int32_t> operands);
+  Instr ring(int op);
   Purpose communication_purpose(const AxisList& axes, int op) const;
+  int operand(Instrs& out, int op, std::size_t k);
 
   void forward_op(int op);
+  void note_parameter(int op, std::size_t k);
   void backward_op(int op);
+  int saved_operand(int op, std::size_t k);
   void return_gradient(ValueId id, int op);
-  // Whether an operator computes the same for every sample (a relative position bias): its gradient
-  // may stay a partial sum over the replicas, since the parameters it came from are summed over
-  // them anyway.
-  bool of_parameters_only(OpId op) const {
-    const auto& inputs = graph_.op(op).inputs;
-    return std::none_of(inputs.begin(), inputs.end(), [&](ValueId id) {
-      const ValueKind kind = graph_.value(id).kind;
-      return kind == ValueKind::kActivation || kind == ValueKind::kInput;
-    });
-  }
-  std::uint32_t replica_axes() const {
-    return stage_.roles.data.mask() | stage_.roles.context.mask();
-  }
+  void return_parameter_gradients();
   void keep(ValueId id, Bytes wanted);
   void accumulate();
-  void shard_state();
-  void recompute(const Segment& segment);
+  void gather_state();
+  void scatter_gradients(Instrs& out);
+  void recompute();
+  void free_buffers();
+  void insert_frees(Instrs& list, std::vector<char>& keep);
+  AxisList flat_axes(const ParameterShard& p) const;
 
+  const GraphTables& t_;
   const Graph& graph_;
-  MicroBatchTables& tables_;
-  const Consumers& consumers_;
+  MicroBatchTables& types_;
   const Stage& stage_;
   const Training& training_;
   const std::int64_t samples_;
+  const bool split_backward_;
   std::unordered_map<int, LoweredOp> ops_;
-  // Forms a value has taken in the current direction besides its resting one.
-  std::unordered_map<std::int32_t, std::vector<Sharding>> forms_;
-  std::unordered_map<std::int32_t, std::vector<Sharding>> gradients_;
+  std::unordered_map<std::int32_t, Sharding> gradient_resting_;
+  Forms forms_;          // Of values, in the current direction; the resting form first.
+  Forms regathered_;     // Of values, brought back for the backward pass.
+  Forms contributions_;  // Gradients of a value from the consumers seen so far.
+  std::unordered_map<std::int32_t, int> produced_;  // Buffer in which a result was computed.
+  std::unordered_map<std::int32_t, int> gradient_;  // Buffer of a value's whole gradient.
+  std::vector<std::pair<ValueId, int>> parameter_gradients_;
   std::unordered_map<std::int32_t, double> kept_;  // storage -> bytes saved
+  std::vector<std::int32_t> remap_;  // Forward buffers to their recomputed twins; empty = none.
   double kept_extra_ = 0;
   double attention_extra_ = 0;
+  int index_ = 0;
+  Recompute recompute_ = Recompute::kNone;
+  Bytes inbound_;  // Kept under full recomputation.
   Segment segment_;
   SegmentProgram program_;
 };

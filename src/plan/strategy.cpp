@@ -28,9 +28,15 @@ AxisList dividing_prefix(const AxisList& axes, std::int64_t units, const Mesh& m
 Sharding tensor_sharding(const RuleTensor& tensor, const Strategy& strategy) {
   Sharding sharding;
   sharding.rank = static_cast<std::uint8_t>(tensor.dims.size());
+  std::uint32_t used = 0;
   for (std::size_t d = 0; d < tensor.dims.size(); ++d) {
     for (int f : tensor.dims[d].factors) {
-      sharding.dims[d].append(strategy.factors[static_cast<std::size_t>(f)]);
+      // An axis may split query and key positions at once: of a tensor with both (a bias), the
+      // first.
+      for (int axis : strategy.factors[static_cast<std::size_t>(f)]) {
+        if (!(used >> axis & 1u)) sharding.dims[d].push_back(axis);
+        used |= 1u << axis;
+      }
     }
   }
   return sharding;
@@ -50,7 +56,7 @@ bool is_sequence_label(std::string_view label) { return one_of(label, kSequenceL
 bool is_tensor_label(std::string_view label) { return one_of(label, kTensorLabels); }
 
 Strategy strategy_for(const Rule& rule, std::span<const TensorType> inputs, const Roles& roles,
-                      const Mesh& mesh) {
+                      const Mesh& mesh, bool ring) {
   Strategy strategy;
   strategy.factors.resize(rule.factors.size());
   const bool grouped = std::any_of(rule.factors.begin(), rule.factors.end(), [](const Factor& f) {
@@ -104,6 +110,7 @@ Strategy strategy_for(const Rule& rule, std::span<const TensorType> inputs, cons
   for (std::size_t i = 0; i < rule.factors.size(); ++i) {
     const Factor& f = rule.factors[i];
     if (!is_sequence_label(f.label)) continue;
+    if (f.kind == FactorKind::kFrozen && !ring) continue;
     AxisList axes = grouped ? roles.expert_context : roles.context;
     if (!grouped && roles.sequence_parallel && !uses_tensor && f.kind != FactorKind::kFrozen) {
       axes.append(roles.tensor);

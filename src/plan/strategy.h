@@ -59,9 +59,9 @@ bool is_tensor_label(std::string_view label);
 
 /// The strategy that `roles` imply for an operator with this bound rule. A role splits a factor by
 /// the longest prefix of its axes whose product divides the factor's units; "vocab" may be split
-/// unevenly.
+/// unevenly. `ring`: frozen sequence factors may be split too (OpDef::ring).
 Strategy strategy_for(const Rule& rule, std::span<const TensorType> inputs, const Roles& roles,
-                      const Mesh& mesh);
+                      const Mesh& mesh, bool ring);
 
 /// Shardings that a strategy implies: of operands, and of results as computed (partial where a
 /// summed factor is split).

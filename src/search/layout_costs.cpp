@@ -12,7 +12,8 @@ void merge_parameters(std::vector<ParameterShard>& parameters) {
   std::vector<ParameterShard> merged;
   for (const ParameterShard& p : parameters) {
     const auto alike = std::find_if(merged.begin(), merged.end(), [&](const ParameterShard& q) {
-      return !p.shared && !q.shared && p.grouped == q.grouped && p.reduce == q.reduce;
+      return !p.shared && !q.shared && p.grouped == q.grouped && p.reduce == q.reduce &&
+             (p.accumulated < 0) == (q.accumulated < 0);
     });
     if (alike == merged.end())
       merged.push_back(p);
@@ -94,6 +95,9 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     // Only the parameters are asked for again; a search holds thousands of these.
     c.program.forward = {};
     c.program.backward = {};
+    c.program.weight = {};
+    c.program.buffers = {};
+    c.program.operands = {};
     merge_parameters(c.program.parameters);
     costs->classes.push_back(std::move(c));
   }

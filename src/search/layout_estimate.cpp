@@ -303,9 +303,11 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   for (const std::size_t s : {std::size_t{0}, static_cast<std::size_t>(d.pp) - 1}) {
     std::vector<HeldSegment> list;
     for (const auto& [k, count] : held[s]) {
-      list.push_back({&costs.classes[static_cast<std::size_t>(k)].program, count});
+      list.push_back({&costs.classes[static_cast<std::size_t>(k)].program, count,
+                      static_cast<int>(list.size())});
     }
-    const StepTime t = step_time(lower_step(full, problem_.training, list), full.mesh, pricer_);
+    const StepTime t =
+        step_time(lower_step(full, problem_.training, list).step, full.mesh, pricer_);
     const double backward = stage_time[s] * 2 / 3;
     const double forward = stage_time[s] / 3;
     step =

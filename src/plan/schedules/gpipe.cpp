@@ -23,7 +23,11 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kGpipe = {"gpipe", "all forward passes, then all backward passes", refuses,
-                         generate};
+const Schedule kGpipe = {
+    .name = "gpipe",
+    .summary = "all forward passes, then all backward passes",
+    .refuses = refuses,
+    .generate = generate,
+};
 
 }  // namespace meshwright

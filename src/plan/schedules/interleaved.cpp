@@ -47,7 +47,11 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kInterleaved = {"interleaved", "1F1B over several chunks per stage", refuses,
-                               generate};
+const Schedule kInterleaved = {
+    .name = "interleaved",
+    .summary = "1F1B over several chunks per stage",
+    .refuses = refuses,
+    .generate = generate,
+};
 
 }  // namespace meshwright

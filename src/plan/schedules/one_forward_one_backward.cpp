@@ -33,7 +33,11 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
 
 }  // namespace
 
-const Schedule kOneForwardOneBackward = {"1f1b", "one forward, one backward in steady state",
-                                         refuses, generate};
+const Schedule kOneForwardOneBackward = {
+    .name = "1f1b",
+    .summary = "one forward, one backward in steady state",
+    .refuses = refuses,
+    .generate = generate,
+};
 
 }  // namespace meshwright
