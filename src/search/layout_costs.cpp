@@ -98,6 +98,10 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     c.program.weight = {};
     c.program.buffers = {};
     c.program.operands = {};
+    c.program.arguments = {};
+    c.program.results = {};
+    c.program.gradient_arguments = {};
+    c.program.gradient_results = {};
     merge_parameters(c.program.parameters);
     costs->classes.push_back(std::move(c));
   }
