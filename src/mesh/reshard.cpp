@@ -256,8 +256,8 @@ double reshard_traffic(const std::vector<ReshardStep>& steps, const Mesh& mesh) 
   return sum;
 }
 
-std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
-                                 const Mesh& mesh) {
+std::vector<ReshardStep> ReshardCache::reshard(const TensorType& type, const Sharding& from,
+                                               const Sharding& to, const Mesh& mesh) {
   MW_CHECK(from.rank == to.rank, "reshard between ranks");
   if (from == to) return {};
   Resharder resharder(type, to, mesh);
@@ -266,13 +266,29 @@ std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, c
                                    [](const ReshardStep& step) { return !step.local; });
   // What is sliced after it was sent need not have been sent.
   if (!direct.empty() && sends <= 1 && (sends == 0 || !direct.back().local)) return direct;
-  std::vector<ReshardStep> shortest = resharder.shortest(from);
-  // Single-axis steps of the search merge in the direct way: keep that one unless it sends more.
-  if (!direct.empty() &&
-      reshard_traffic(direct, mesh) <= reshard_traffic(shortest, mesh) * (1 + 1e-9)) {
-    return direct;
+  std::vector<std::int64_t> key = {dtype_bytes(type.dtype), from.partial, to.partial};
+  for (const Dim& dim : type.dims) key.push_back(dim.size), key.push_back(dim.unit);
+  for (const MeshAxis& axis : mesh.axes) key.push_back(-axis.size);
+  for (const Sharding* s : {&from, &to}) {
+    for (int d = 0; d < s->rank; ++d) {
+      for (int axis : s->dims[static_cast<std::size_t>(d)]) key.push_back(axis);
+      key.push_back(-1);
+    }
   }
-  return shortest;
+  const auto [it, fresh] = found_.try_emplace(std::move(key));
+  if (fresh) {
+    std::vector<ReshardStep> shortest = resharder.shortest(from);
+    // Single-axis steps of the search merge in the direct way: keep that one unless it sends more.
+    const bool as_good = !direct.empty() && reshard_traffic(direct, mesh) <=
+                                                reshard_traffic(shortest, mesh) * (1 + 1e-9);
+    it->second = std::move(as_good ? direct : shortest);
+  }
+  return it->second;
+}
+
+std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
+                                 const Mesh& mesh) {
+  return ReshardCache().reshard(type, from, to, mesh);
 }
 
 }  // namespace meshwright

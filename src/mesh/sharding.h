@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,16 @@ struct ReshardStep {
 /// `from` has not (InternalError).
 std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
                                  const Mesh& mesh);
+
+/// Remembers the reshards that had to be searched for, across meshes.
+class ReshardCache {
+ public:
+  std::vector<ReshardStep> reshard(const TensorType& type, const Sharding& from, const Sharding& to,
+                                   const Mesh& mesh);
+
+ private:
+  std::map<std::vector<std::int64_t>, std::vector<ReshardStep>> found_;
+};
 
 /// Bytes that one device sends in the steps of a reshard.
 double reshard_traffic(const std::vector<ReshardStep>& steps, const Mesh& mesh);

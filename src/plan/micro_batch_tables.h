@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "mesh/sharding.h"
 #include "ops/op_def.h"
 
 namespace meshwright {
@@ -52,6 +53,8 @@ class MicroBatchTables {
     return entry.rule;
   }
 
+  ReshardCache& reshards() { return reshards_; }
+
  private:
   struct SampledType {
     std::int64_t samples = 0;  // 0 = not made yet.
@@ -64,6 +67,7 @@ class MicroBatchTables {
   const Graph& graph_;
   std::vector<SampledType> types_;
   std::vector<SampledRule> rules_;
+  ReshardCache reshards_;
 };
 
 }  // namespace meshwright

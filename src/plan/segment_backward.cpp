@@ -96,7 +96,7 @@ void SegmentLowerer::backward_op(int index) {
     }
     return_gradient(id, index);
     // The gradient of every part of a sum is the gradient of the whole.
-    Sharding produced = output_sharding(*l.rule, l.strategy, k);
+    Sharding produced = l.out[k];
     produced.partial = gradient_resting(id).partial;
     in.back() = emit_reshard(program_.backward, gradient_.at(id.value), produced, index);
   }
@@ -121,8 +121,7 @@ void SegmentLowerer::backward_op(int index) {
   if (op.kind == "attention" && recompute_ == Recompute::kSelective) {
     std::vector<std::int32_t> again;
     for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-      again.push_back(
-          new_buffer(op.outputs[k], BufferKind::kValue, output_sharding(*l.rule, l.strategy, k)));
+      again.push_back(new_buffer(op.outputs[k], BufferKind::kValue, l.out[k]));
       if (results[k] >= 0) results[k] = again[k];
     }
     emit_compute(program_.backward, l, index, Purpose::kRecompute, operands, again);

@@ -48,12 +48,15 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
       }
     }
   }
+  l.inputs.reserve(op.inputs.size());
+  l.in.reserve(op.inputs.size());
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-    l.inputs.push_back(local_type(types[k], input_sharding(*l.rule, l.strategy, k), stage_.mesh));
+    l.in.push_back(input_sharding(*l.rule, l.strategy, k));
+    l.inputs.push_back(local_type(types[k], l.in[k], stage_.mesh));
   }
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    l.outputs.push_back(local_type(micro_type(op.outputs[k]),
-                                   output_sharding(*l.rule, l.strategy, k), stage_.mesh));
+    l.out.push_back(output_sharding(*l.rule, l.strategy, k));
+    l.outputs.push_back(local_type(micro_type(op.outputs[k]), l.out[k], stage_.mesh));
   }
   const OpContext context{op.attrs, l.inputs, l.outputs};
   l.work = work_of(*l.def, context);
@@ -74,11 +77,6 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
   return ops_.emplace(index, std::move(l)).first->second;
 }
 
-Sharding SegmentLowerer::wanted(int op, std::size_t operand) {
-  const LoweredOp& l = lowered(op);
-  return input_sharding(*l.rule, l.strategy, operand);
-}
-
 // How a value lies between operators: as computed, with sums resolved at once into what the first
 // consumer wants (a partial sum never outlives its producer).
 Sharding SegmentLowerer::resting(ValueId id) {
@@ -89,8 +87,7 @@ Sharding SegmentLowerer::resting(ValueId id) {
   };
   if (!value.producer.valid()) return uses.empty() ? Sharding{} : first_wanted();
   const LoweredOp& producer = lowered(value.producer.value);
-  const Sharding produced = output_sharding(*producer.rule, producer.strategy,
-                                            static_cast<std::size_t>(t_.position[id.index()]));
+  const Sharding& produced = producer.out[static_cast<std::size_t>(t_.position[id.index()])];
   if (produced.partial == 0) return produced;
   return uses.empty() ? produced.resolved() : first_wanted();
 }
@@ -189,7 +186,9 @@ void SegmentLowerer::emit_local(Instrs& out, InstrKind kind, std::vector<std::in
 
 int SegmentLowerer::emit_reshard(Instrs& out, int buffer, const Sharding& to, int op) {
   const Buffer from = program_.buffers[static_cast<std::size_t>(buffer)];
-  for (const ReshardStep& step : reshard(micro_type(from.value), from.form, to, stage_.mesh)) {
+  if (from.form == to) return buffer;
+  for (const ReshardStep& step :
+       types_.reshards().reshard(micro_type(from.value), from.form, to, stage_.mesh)) {
     const int next = new_buffer(from.value, from.kind, step.to);
     Instr instr;
     instr.op = OpId(op);
@@ -349,8 +348,7 @@ void SegmentLowerer::forward_op(int index) {
   }
   in = emit_ring(program_.forward, index, std::move(in));
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
-    const Sharding produced = output_sharding(*l.rule, l.strategy, k);
-    out.push_back(new_buffer(op.outputs[k], BufferKind::kValue, produced));
+    out.push_back(new_buffer(op.outputs[k], BufferKind::kValue, l.out[k]));
     live += l.outputs[k].bytes().value;
   }
   emit_compute(program_.forward, l, index, Purpose::kForward, std::move(in), out);
@@ -380,34 +378,56 @@ void SegmentLowerer::forward_op(int index) {
 
 // What is left of a list's buffers dies after the instruction that uses it last.
 void SegmentLowerer::insert_frees(Instrs& list, std::vector<char>& keep) {
-  std::vector<std::vector<std::int32_t>> dying(list.size());
-  std::vector<char> seen = keep;
+  // Per buffer its last user, then the buffers in the order of their last users.
+  last_use_.assign(keep.size(), -1);
+  std::size_t count = 0;
   for (std::size_t i = list.size(); i-- > 0;) {
     const auto consider = [&](std::int32_t b) {
-      if (b < 0 || seen[static_cast<std::size_t>(b)]) return;
-      seen[static_cast<std::size_t>(b)] = 1;
-      dying[i].push_back(b);
+      if (b < 0 || keep[static_cast<std::size_t>(b)]) return;
+      std::int32_t& last = last_use_[static_cast<std::size_t>(b)];
+      if (last < 0) last = static_cast<std::int32_t>(i), ++count;
     };
     for (std::int32_t b : program_.out(list[i])) consider(b);
     for (std::int32_t b : program_.in(list[i])) consider(b);
   }
+  dying_at_.assign(list.size() + 1, 0);
+  for (std::int32_t i : last_use_) {
+    if (i >= 0) ++dying_at_[static_cast<std::size_t>(i) + 1];
+  }
+  std::size_t dying_instrs = 0;
+  for (std::size_t i = 1; i < dying_at_.size(); ++i) {
+    dying_instrs += dying_at_[i] != 0;
+    dying_at_[i] += dying_at_[i - 1];
+  }
+  dying_.resize(count);
+  const std::vector<std::int32_t> begin = dying_at_;
+  for (std::size_t b = 0; b < last_use_.size(); ++b) {
+    if (last_use_[b] < 0) continue;
+    dying_[static_cast<std::size_t>(dying_at_[static_cast<std::size_t>(last_use_[b])]++)] =
+        static_cast<std::int32_t>(b);
+  }
   // What this list reads before writing it must survive the lists before.
-  std::vector<char> written(program_.buffers.size());
+  written_.assign(keep.size(), 0);
   for (const Instr& instr : list) {
     for (std::int32_t b : program_.in(instr)) {
-      if (b >= 0 && !written[static_cast<std::size_t>(b)]) keep[static_cast<std::size_t>(b)] = 1;
+      if (b >= 0 && !written_[static_cast<std::size_t>(b)]) keep[static_cast<std::size_t>(b)] = 1;
     }
     for (std::int32_t b : program_.out(instr)) {
-      if (b >= 0) written[static_cast<std::size_t>(b)] = 1;
+      if (b >= 0) written_[static_cast<std::size_t>(b)] = 1;
     }
   }
   Instrs with_frees;
-  with_frees.reserve(list.size() * 3 / 2);
+  with_frees.reserve(list.size() + dying_instrs);
   for (std::size_t i = 0; i < list.size(); ++i) {
     with_frees.push_back(list[i]);
-    if (!dying[i].empty()) {
-      emit_local(with_frees, InstrKind::kFree, std::move(dying[i]), {}, list[i].op.value);
-    }
+    const auto first = static_cast<std::size_t>(begin[i]);
+    const auto last = static_cast<std::size_t>(begin[i + 1]);
+    if (first == last) continue;
+    Instr instr;
+    instr.kind = InstrKind::kFree;
+    instr.op = list[i].op;
+    attach(instr, std::span(dying_).subspan(first, last - first), {});
+    with_frees.push_back(instr);
   }
   list = std::move(with_frees);
 }
@@ -435,6 +455,13 @@ SegmentProgram SegmentLowerer::run(int index) {
   index_ = index;
   segment_ = t_.segments[static_cast<std::size_t>(index)];
   program_.segment = index;
+  const auto ops = static_cast<std::size_t>(segment_.last_op - segment_.first_op);
+  program_.buffers.reserve(8 * ops);
+  program_.operands.reserve(24 * ops);
+  program_.forward.reserve(3 * ops);
+  program_.backward.reserve(4 * ops);
+  forms_.reserve(4 * ops);
+  ops_.reserve(2 * ops);
   for (int i = segment_.first_op; i < segment_.last_op; ++i) forward_op(i);
   double saved = kept_extra_;
   for (const auto& [id, bytes] : kept_) saved += bytes;

@@ -20,6 +20,7 @@ struct LoweredOp {
   const Rule* rule = nullptr;
   Strategy strategy;
   std::vector<TensorType> inputs, outputs;  // Local.
+  std::vector<Sharding> in, out;            // As the strategy implies.
   Work work;
   Saved saved;
 };
@@ -61,7 +62,7 @@ class SegmentLowerer {
     return local_bytes(micro_type(id), sharding, stage_.mesh);
   }
   ValueId storage(ValueId id);
-  Sharding wanted(int op, std::size_t operand);
+  const Sharding& wanted(int op, std::size_t operand) { return lowered(op).in[operand]; }
   Sharding gathered_keys(const LoweredOp& op, std::size_t operand, const Sharding& form) const;
   bool has_gradient(ValueId id) const { return t_.has_gradient[id.index()] != 0; }
   // Partial sums that the gradients of an operator's results may still have (gradient_resting).
@@ -114,6 +115,9 @@ class SegmentLowerer {
   std::vector<std::int32_t> remap_;  // Forward buffers to their recomputed twins; empty = none.
   double kept_extra_ = 0;
   double attention_extra_ = 0;
+  // Scratch of insert_frees.
+  std::vector<std::int32_t> last_use_, dying_at_, dying_;
+  std::vector<char> written_;
   int index_ = 0;
   Recompute recompute_ = Recompute::kNone;
   Bytes inbound_;  // Kept under full recomputation.

@@ -93,15 +93,14 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     c.fixed_memory = (m.parameters + m.gradients + m.optimizer).value;
     c.transient += m.communication.value;
     // Only the parameters are asked for again; a search holds thousands of these.
-    c.program.forward = {};
-    c.program.backward = {};
-    c.program.weight = {};
-    c.program.buffers = {};
-    c.program.operands = {};
-    c.program.arguments = {};
-    c.program.results = {};
-    c.program.gradient_arguments = {};
-    c.program.gradient_results = {};
+    SegmentProgram kept;
+    kept.parameters = std::move(c.program.parameters);
+    kept.saved = c.program.saved;
+    kept.gathered = c.program.gathered;
+    kept.loss = c.program.loss;
+    kept.forward_peak = c.program.forward_peak;
+    kept.backward_peak = c.program.backward_peak;
+    c.program = std::move(kept);
     merge_parameters(c.program.parameters);
     costs->classes.push_back(std::move(c));
   }
