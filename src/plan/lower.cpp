@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "mesh/exchange.h"
 #include "plan/schedule.h"
 #include "plan/segment_lowerer.h"
 
@@ -165,8 +166,9 @@ void PlanLowerer::add_transfer(int from, int to, ValueId id, bool gradient) {
   const Transfer::Item& item = transfer.items.back();
   transfer.aligned &= same_shape && item.from == item.to;
   const TensorType& type = lowering_.types().type(id, samples_);
-  transfer.bytes +=
-      std::max(local_bytes(type, item.from, source.mesh), local_bytes(type, item.to, target.mesh));
+  transfer.bytes += same_shape && item.from == item.to
+                        ? local_bytes(type, item.from, source.mesh)
+                        : exchange_bytes(type, item.from, source.mesh, item.to, target.mesh);
 }
 
 // A value that other stages use goes from its producer to the first chunk that uses it elsewhere,

@@ -116,6 +116,33 @@ TEST(Lower, BackwardPassesAccumulateGradients) {
   EXPECT_EQ(accumulation(sharded.layer).traffic.value, elements * (2 + 4) + elements / 4 * (4 + 4));
 }
 
+// ZeRO-3 (Rajbhandari et al. 2020, section 7.2): two gathers and one reduce_scatter per parameter
+// and micro-batch, whole segments at a time; bytes as the parameters have.
+TEST(Lower, FullyShardedParametersAreGatheredTwiceAndScatteredOnce) {
+  const auto r = lower_layer({}, {.dp = 4, .micro_batch = 2, .zero = StateSharding::kZero3});
+  double elements = 0;
+  for (const ParameterShard& p : r.layer.parameters) elements += p.elements;
+  EXPECT_EQ(elements, 64 * (64 + 32 + 32 + 64) + 3 * 64 * 256 + 2 * 64);
+  const std::string gather = fmt::format("all_gather@[dp] {:.0f}", 2 * elements);
+  EXPECT_THAT(communication(r.layer.forward, r.graph, r.stage.mesh), ElementsAre(gather));
+  EXPECT_THAT(communication(r.layer.backward, r.graph, r.stage.mesh),
+              ElementsAre(gather, fmt::format("reduce_scatter@[dp] {:.0f}", 4 * elements)));
+  // Each of them on every parameter exactly once.
+  std::map<std::int32_t, int> gathered, scattered;
+  for (const auto* list : {&r.layer.forward, &r.layer.backward}) {
+    for (const Instr& i : *list) {
+      if (i.kind != InstrKind::kCollective) continue;
+      auto& seen = i.collective == CollectiveKind::kAllGather ? gathered : scattered;
+      for (std::int32_t b : r.layer.out(i))
+        ++seen[r.layer.buffers[static_cast<std::size_t>(b)].value.value];
+    }
+  }
+  for (const ParameterShard& p : r.layer.parameters) {
+    EXPECT_EQ(gathered[p.value.value], 2) << r.graph.value(p.value).name;
+    EXPECT_EQ(scattered[p.value.value], 1) << r.graph.value(p.value).name;
+  }
+}
+
 TEST(Lower, LossKeepsItsLogitsApart) {
   const Graph graph = test_model({});
   const auto segments = find_segments(graph);

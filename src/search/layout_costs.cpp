@@ -82,6 +82,7 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
       const BlockTime& block = pass == 0 ? forward : backward;
       c.serial[pass] = block.serial;
       c.traffic[pass] = block.gather + block.scatter;
+      for (Seconds t : block.by_purpose) c.without_overlap[pass] += t;
       c.time += c.serial[pass] + c.traffic[pass] -
                 std::min(c.serial[pass], c.traffic[pass] * e.gather_overlap);
     }

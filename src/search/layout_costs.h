@@ -12,13 +12,14 @@ namespace meshwright {
 
 /// What a search needs to know of one class of segments under one layout, priced once.
 struct ClassCost {
-  SegmentProgram program;   ///< Without its instructions.
-  Seconds serial[2];        ///< Forward, backward: what the compute stream does or waits for.
-  Seconds traffic[2];       ///< Forward, backward: sharded state on the communication stream.
-  Seconds time;             ///< Forward and backward of one micro-batch, alone on its stage.
-  double fixed_memory = 0;  ///< Parameters, gradients, optimizer state of one copy, bytes.
-  double saved = 0;         ///< Activations per micro-batch in flight, bytes.
-  double transient = 0;     ///< At its peak besides, bytes.
+  SegmentProgram program;      ///< Without its instructions.
+  Seconds serial[2];           ///< Forward, backward: what the compute stream does or waits for.
+  Seconds traffic[2];          ///< Forward, backward: sharded state on the communication stream.
+  Seconds without_overlap[2];  ///< Forward, backward: all instructions one after another.
+  Seconds time;                ///< Forward and backward of one micro-batch, alone on its stage.
+  double fixed_memory = 0;     ///< Parameters, gradients, optimizer state of one copy, bytes.
+  double saved = 0;            ///< Activations per micro-batch in flight, bytes.
+  double transient = 0;        ///< At its peak besides, bytes.
 };
 
 /// All classes under one layout: everything about degrees that does not depend on how the pipeline
