@@ -18,7 +18,7 @@ Interval part_interval(const ValuePart& part, std::int64_t fineness) {
   return {part.index * width, (part.index + 1) * width};
 }
 
-std::int64_t common_fineness(std::int64_t a, std::int64_t b) {
+std::int64_t joint_fineness(std::int64_t a, std::int64_t b) {
   const std::int64_t factor = b / std::gcd(a, b);
   if (a > kMaxParts / factor) {
     throw Error(fmt::format("value parts 1/{} and 1/{} have no common fineness below 2^53", a, b));
@@ -181,7 +181,7 @@ View compose(const View& outer, const View& inner) {
 std::optional<View> intersect(const View& a, const View& b) {
   const auto box = intersect(a.box, b.box);
   if (!box) return std::nullopt;
-  const std::int64_t fineness = common_fineness(a.part.parts, b.part.parts);
+  const std::int64_t fineness = joint_fineness(a.part.parts, b.part.parts);
   const Interval pa = part_interval(a.part, fineness);
   const Interval pb = part_interval(b.part, fineness);
   const Interval both = intersect(pa, pb);
@@ -194,7 +194,7 @@ std::optional<View> intersect(const View& a, const View& b) {
 
 std::optional<CoverFault> find_cover_fault(const View& target, std::span<const View> views) {
   std::int64_t fineness = target.part.parts;
-  for (const View& v : views) fineness = common_fineness(fineness, v.part.parts);
+  for (const View& v : views) fineness = joint_fineness(fineness, v.part.parts);
   const auto with_part = [&](const View& v) {
     Box box = v.box;
     box.push_back(part_interval(v.part, fineness));

@@ -79,7 +79,7 @@ TEST(View, CoverFindsGapsOverlapsAndMissingParts) {
   EXPECT_FALSE(covers_once(View{}, {}));
 }
 
-TEST(View, PartsWithoutCommonFinenessAreRefused) {
+TEST(View, PartsWithoutOneFinenessAreRefused) {
   const std::int64_t prime = 94906267;  // Two such exceed 2^53.
   const std::vector<View> views = {{{{0, 1}}, {0, prime}}, {{{0, 1}}, {0, prime + 2}}};
   EXPECT_THAT(error([&] { (void)covers_once({{{0, 1}}, {}}, views); }),
