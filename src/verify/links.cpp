@@ -1,8 +1,8 @@
 // Values and gradients between segments and stages. Every chunk that reads a value of another
 // segment reads a copy: the one its producer left, one that a transfer brought, or one that another
 // chunk of the same stage has. Copies form a tree that gradients climb: what the readers of a copy
-// leave, in one form, goes back through one transfer to the copy it came from, and at the root to the
-// producer's backward pass.
+// leave, in one form, goes back through one transfer to the copy it came from, and at the root to
+// the producer's backward pass.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -128,12 +128,13 @@ class Links {
   std::vector<ValueId> instance_;
   std::vector<Copy> copies_;
   std::unordered_map<std::uint64_t, int> copy_of_;  // By value and chunk.
-  std::vector<std::vector<std::size_t>> arriving_;  // Per chunk: transfers of values that end there.
+  std::vector<std::vector<std::size_t>>
+      arriving_;  // Per chunk: transfers of values that end there.
   OrderNeeds needs_;
 };
 
-void Links::fail(const char* check, std::string message, std::string where, ValueId value, int chunk,
-                 const Form* form) {
+void Links::fail(const char* check, std::string message, std::string where, ValueId value,
+                 int chunk, const Form* form) {
   CounterExample e;
   e.check = check;
   e.message = std::move(message);
@@ -189,7 +190,8 @@ void Links::map_values(const SegmentProgram& program, int to) {
     const Op& a = context_.graph.ops[static_cast<std::size_t>(from.first_op + i)];
     const Op& b = context_.graph.ops[static_cast<std::size_t>(target.first_op + i)];
     for (std::size_t k = 0; k < a.inputs.size(); ++k) {
-      if (mapped(a.inputs[k]) != b.inputs[k]) refuse("its operators are wired otherwise", b.inputs[k]);
+      if (mapped(a.inputs[k]) != b.inputs[k])
+        refuse("its operators are wired otherwise", b.inputs[k]);
     }
   }
 }
@@ -201,8 +203,9 @@ void Links::check_cover(int which) {
     if (plan_.chunks[c].replica != which) continue;
     const ChunkProgram& chunk = program_.chunks[c];
     if (chunk.first_segment != next) {
-      fail("links", fmt::format("chunk {} starts with segment {}, but {} is next", c,
-                                chunk.first_segment, next),
+      fail("links",
+           fmt::format("chunk {} starts with segment {}, but {} is next", c, chunk.first_segment,
+                       next),
            fmt::format("chunk {}", c), {}, static_cast<int>(c));
     }
     next += static_cast<int>(chunk.segments.size());
@@ -210,8 +213,8 @@ void Links::check_cover(int which) {
   if (next != static_cast<int>(context_.segments.size())) {
     CounterExample e;
     e.check = "links";
-    e.message = fmt::format("replica {} runs {} of {} segments", which, next,
-                            context_.segments.size());
+    e.message =
+        fmt::format("replica {} runs {} of {} segments", which, next, context_.segments.size());
     throw Disproof{std::move(e)};
   }
 }
@@ -309,7 +312,8 @@ void Links::leave(Copy& copy, const Form& form, int chunk, const std::string& wh
 void Links::run_segment(int chunk, int position) {
   const ChunkProgram& lowered = program_.chunks[static_cast<std::size_t>(chunk)];
   const SegmentProgram& program =
-      program_.segments[static_cast<std::size_t>(lowered.segments[static_cast<std::size_t>(position)])];
+      program_
+          .segments[static_cast<std::size_t>(lowered.segments[static_cast<std::size_t>(position)])];
   const int index = lowered.first_segment + position;
   const std::string where = where_segment(chunk, index);
   map_values(program, index);
@@ -324,7 +328,8 @@ void Links::run_segment(int chunk, int position) {
     const int found = find_copy(chunk, value);
     const Form form = form_of(chunk, value, at(b));
     if (found < 0) {
-      fail("links", "no segment before it on this stage makes this argument and no transfer brings it",
+      fail("links",
+           "no segment before it on this stage makes this argument and no transfer brings it",
            where, value, chunk, &form);
     }
     Copy& copy = copies_[static_cast<std::size_t>(found)];
@@ -412,9 +417,9 @@ void Links::return_gradients() {
       }
       if (!copy.takes_gradient) continue;
       const bool read = !context_.uses.of(copy.value).empty();
-      const bool owed = std::any_of(context_.uses.of(copy.value).begin(),
-                                    context_.uses.of(copy.value).end(),
-                                    [&](const GraphUses::Use& u) { return context_.uses.owes(u); });
+      const bool owed =
+          std::any_of(context_.uses.of(copy.value).begin(), context_.uses.of(copy.value).end(),
+                      [&](const GraphUses::Use& u) { return context_.uses.owes(u); });
       if (!copy.has_gradient && read && owed) {
         fail("links", "its producer waits for a gradient that nobody leaves", where, copy.value,
              copy.chunk, &copy.gradient);

@@ -65,10 +65,9 @@ class Orders {
   // A number for each kind of entry, chunk or transfer, and micro-batch.
   std::size_t slot(Phase phase, int index, std::size_t micro_batch) const {
     const auto i = static_cast<std::size_t>(index);
-    const std::size_t row = is_pass(phase)
-                                ? static_cast<std::size_t>(phase) * chunks_ + i
-                                : 3 * chunks_ +
-                                      (static_cast<std::size_t>(phase) - 3) * transfers_ + i;
+    const std::size_t row =
+        is_pass(phase) ? static_cast<std::size_t>(phase) * chunks_ + i
+                       : 3 * chunks_ + (static_cast<std::size_t>(phase) - 3) * transfers_ + i;
     return row * micro_batches_ + micro_batch;
   }
   [[noreturn]] void fail(std::string message, std::size_t lane, const ScheduleItem* item = nullptr,
@@ -95,19 +94,21 @@ class Orders {
   const OrderNeeds& needs_;
   VerifyCounts& counts_;
   std::size_t micro_batches_, chunks_, transfers_;
-  std::vector<std::vector<int>> lanes_;  // Per stage.
-  std::map<int, std::vector<bool>> due_;  // Per replica: its micro-batches.
-  std::vector<bool> has_weight_;          // Per chunk.
+  std::vector<std::vector<int>> lanes_;          // Per stage.
+  std::map<int, std::vector<bool>> due_;         // Per replica: its micro-batches.
+  std::vector<bool> has_backward_, has_weight_;  // Per chunk.
 };
 
 void Orders::find_lanes() {
   lanes_.resize(plan_.stages.size());
   for (std::size_t l = 0; l < program_.lanes.size(); ++l) {
-    for (int s : program_.lanes[l].stages) lanes_[static_cast<std::size_t>(s)].push_back(static_cast<int>(l));
+    for (int s : program_.lanes[l].stages)
+      lanes_[static_cast<std::size_t>(s)].push_back(static_cast<int>(l));
   }
   for (std::size_t s = 0; s < lanes_.size(); ++s) {
     int devices = 0;
-    for (int l : lanes_[s]) devices += program_.lanes[static_cast<std::size_t>(l)].mesh.device_count();
+    for (int l : lanes_[s])
+      devices += program_.lanes[static_cast<std::size_t>(l)].mesh.device_count();
     if (devices != plan_.stages[s].mesh.device_count()) {
       CounterExample e;
       e.check = "order";
@@ -117,10 +118,13 @@ void Orders::find_lanes() {
       throw Disproof{std::move(e)};
     }
   }
+  has_backward_.resize(chunks_);
   has_weight_.resize(chunks_);
   for (std::size_t c = 0; c < chunks_; ++c) {
     for (int i : program_.chunks[c].segments) {
-      if (!program_.segments[static_cast<std::size_t>(i)].weight.empty()) has_weight_[c] = true;
+      const SegmentProgram& p = program_.segments[static_cast<std::size_t>(i)];
+      if (!p.backward.empty()) has_backward_[c] = true;
+      if (!p.weight.empty()) has_weight_[c] = true;
     }
   }
 }
@@ -145,8 +149,8 @@ void Orders::find_due() {
     if (times[m] == 1) continue;
     CounterExample e;
     e.check = "order";
-    e.message = fmt::format("micro-batch {} runs in {} replicas of the model, not in one", m,
-                            times[m]);
+    e.message =
+        fmt::format("micro-batch {} runs in {} replicas of the model, not in one", m, times[m]);
     throw Disproof{std::move(e)};
   }
 }
@@ -157,7 +161,8 @@ void Orders::check_lane(std::size_t lane) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const ScheduleItem& item = items[i];
     ++counts_.passes;
-    if (!covers(lane, stage_of(item))) fail("belongs to devices that are not this lane's", lane, &item);
+    if (!covers(lane, stage_of(item)))
+      fail("belongs to devices that are not this lane's", lane, &item);
     std::int32_t& place =
         at[slot(item.phase, item.chunk, static_cast<std::size_t>(item.micro_batch))];
     if (place >= 0) fail("stands twice in the order", lane, &item);
@@ -195,7 +200,7 @@ void Orders::check_lane(std::size_t lane) {
       if (!due[m]) continue;
       once(Phase::kForward, chunk, m);
       for (const OrderEvent& e : needs_.forward[c]) require(Phase::kForward, chunk, m, e);
-      if (program_.chunks[c].backward) {
+      if (program_.chunks[c].backward || has_backward_[c]) {
         once(Phase::kBackward, chunk, m);
         require(Phase::kBackward, chunk, m, {Phase::kForward, chunk});
         for (const OrderEvent& e : needs_.backward[c]) require(Phase::kBackward, chunk, m, e);
@@ -207,7 +212,8 @@ void Orders::check_lane(std::size_t lane) {
   for (std::size_t t = 0; t < transfers_; ++t) {
     const Transfer& transfer = program_.transfers[t];
     const int index = static_cast<int>(t);
-    const std::vector<bool>& due = due_[plan_.chunks[static_cast<std::size_t>(transfer.from_chunk)].replica];
+    const std::vector<bool>& due =
+        due_[plan_.chunks[static_cast<std::size_t>(transfer.from_chunk)].replica];
     for (std::size_t m = 0; m < micro_batches_; ++m) {
       if (!due[m]) continue;
       if (covers(lane, stage(transfer.from_chunk))) {
@@ -253,8 +259,10 @@ void Orders::check_messages() {
       }
       const ScheduleItem& odd = i < out.size() ? out[i] : in[i];
       std::vector<std::string> both;
-      if (i < out.size()) both.push_back(fmt::format("lane {}: {}", pair.first, item_text(program_, out[i])));
-      if (i < in.size()) both.push_back(fmt::format("lane {}: {}", pair.second, item_text(program_, in[i])));
+      if (i < out.size())
+        both.push_back(fmt::format("lane {}: {}", pair.first, item_text(program_, out[i])));
+      if (i < in.size())
+        both.push_back(fmt::format("lane {}: {}", pair.second, item_text(program_, in[i])));
       fail(fmt::format("message {} from lane {} to lane {} is another one at the two ends", i,
                        pair.first, pair.second),
            static_cast<std::size_t>(i < out.size() ? pair.first : pair.second), &odd,
@@ -308,12 +316,15 @@ void Orders::play() {
     const bool send = item.phase == Phase::kSendWait;
     const std::vector<int>& peers = lanes_of_stage(stage(send ? t.to_chunk : t.from_chunk));
     const std::size_t key = (static_cast<std::size_t>(item.chunk) * micro_batches_ +
-                             static_cast<std::size_t>(item.micro_batch)) * 2 + (send ? 1 : 0);
+                             static_cast<std::size_t>(item.micro_batch)) *
+                                2 +
+                            (send ? 1 : 0);
     if (issued[key] == static_cast<std::int32_t>(peers.size())) return -1;
     const ScheduleItem wanted{send ? Phase::kReceive : Phase::kSend, item.chunk, item.micro_batch};
     for (int peer : peers) {
       const auto& list = order(static_cast<std::size_t>(peer));
-      const auto from = list.begin() + static_cast<std::ptrdiff_t>(at[static_cast<std::size_t>(peer)]);
+      const auto from =
+          list.begin() + static_cast<std::ptrdiff_t>(at[static_cast<std::size_t>(peer)]);
       if (std::find(from, list.end(), wanted) != list.end()) return peer;
     }
     return static_cast<int>(lane);
@@ -348,7 +359,8 @@ void Orders::play() {
       if (item.phase == Phase::kSend || item.phase == Phase::kReceive) {
         // Counted for the other end: its wait looks at this side.
         ++issued[(static_cast<std::size_t>(item.chunk) * micro_batches_ +
-                  static_cast<std::size_t>(item.micro_batch)) * 2 +
+                  static_cast<std::size_t>(item.micro_batch)) *
+                     2 +
                  (item.phase == Phase::kReceive ? 1 : 0)];
       }
       ++at[lane];

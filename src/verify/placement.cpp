@@ -179,6 +179,20 @@ std::string apply_collective(const Instr& instr, const Placement& in, const Term
       const std::string f = tiling_fault(joined, out, instr.group, spans);
       return f.empty() ? f : fmt::format("of the result, {} {}", who, f);
     }
+    case CollectiveKind::kPermute: {
+      if (std::string f = open_fault(terms, mask, mesh); !f.empty()) return f;
+      if (!(in.flat == out.flat)) return "flat pieces cannot change dimension";
+      if (!in.flat.empty() && in.dims != out.dims) return "flat pieces of another region";
+      std::uint32_t used = 0;
+      for (std::size_t d = 0; d < in.dims.size(); ++d) {
+        const std::uint32_t mine = spans.axes(in.dims[d]) & mask;
+        if ((used & mine) != 0 || !spans.covered(out.dims[d], in.dims[d], mask)) {
+          return fmt::format("{} do not hold all that is to be taken from them", who);
+        }
+        used |= mine;
+      }
+      return {};
+    }
     case CollectiveKind::kBroadcast: {
       if (std::string f = open_fault(terms, mask, mesh); !f.empty()) return f;
       if (((in.mask | in.flat.mask()) & mask) != 0 || !same_place(in, out)) {

@@ -22,13 +22,15 @@ struct OrderNeeds {
   std::vector<std::vector<OrderEvent>> send;               ///< Per transfer.
 };
 
+/// Throws Error when an index of the program leads nowhere.
+void check_program_indices(const Program& program, const Plan& plan, const Graph& graph,
+                           const std::vector<Segment>& segments);
+
 class ProgramReplay {
  public:
   ProgramReplay(const Program& program, const Plan& plan, const Graph& graph,
                 const std::vector<Segment>& segments, VerifyCounts& counts);
 
-  /// Throws Error when an index leads nowhere.
-  void check_indices() const;
   /// Each throws Disproof.
   void replay_segments();
   void follow_links();
@@ -37,13 +39,9 @@ class ProgramReplay {
 
  private:
   SpanTable& spans_of(int stage) { return *spans_[static_cast<std::size_t>(stage)]; }
-  const Chunk& plan_chunk(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
   const SegmentProgram& segment_program(int i) const {
     return program_.segments[static_cast<std::size_t>(i)];
   }
-  [[noreturn]] void fail(const char* check, std::string message, std::string instruction,
-                         ValueId value = {}, int stage = -1) const;
-
   const Program& program_;
   const Plan& plan_;
   const Graph& graph_;

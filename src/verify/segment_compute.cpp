@@ -136,6 +136,10 @@ void SegmentReplay::compute_forward(const Instr& instr) {
     const std::uint32_t axes = spans_.axes(run.factors[f]);
     if (axes == 0) continue;
     const std::string name = factor.label.empty() ? factor.id : factor.label;
+    if (spans_.gather(run.factors[f], axes) != spans_.whole(factor.size)) {
+      fail(fmt::format("the parts of {} along {} do not make up the whole", name,
+                       axis_names(axes, spans_.mesh())));
+    }
     // Every query needs all keys, but not all queries.
     const bool query = op.kind == "attention" && has_factor(rule.outputs[0], static_cast<int>(f));
     if (factor.kind == FactorKind::kFrozen && !query) {

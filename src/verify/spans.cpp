@@ -135,6 +135,40 @@ SpanId SpanTable::gather(SpanId id, std::uint32_t mask) {
   return gathers_[key] = tiles ? intern(std::move(e)) : kNoSpan;
 }
 
+bool SpanTable::covered(SpanId inner, SpanId outer, std::uint32_t mask) {
+  mask &= axes(outer);
+  // Per device up to `mask`: the union of the others' intervals.
+  const Entry source = entry(outer);
+  Entry rest;
+  rest.mask = source.mask & ~mask;
+  std::vector<std::vector<Interval>> members(static_cast<std::size_t>(table_size(rest.mask)));
+  for_each(source.mask, [&](std::size_t i) {
+    if (!source.table[i].empty()) members[index(rest, coordinates_)].push_back(source.table[i]);
+  });
+  for (std::vector<Interval>& list : members) {
+    std::sort(list.begin(), list.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    std::size_t last = 0;
+    for (std::size_t i = 1; i < list.size(); ++i) {
+      if (list[i].begin <= list[last].end) {
+        list[last].end = std::max(list[last].end, list[i].end);
+      } else {
+        list[++last] = list[i];
+      }
+    }
+    if (!list.empty()) list.resize(last + 1);
+  }
+  bool inside = true;
+  for_each(axes(inner) | rest.mask, [&](std::size_t) {
+    const Interval i = at(inner, coordinates_);
+    const auto& list = members[index(rest, coordinates_)];
+    inside &= i.empty() || std::any_of(list.begin(), list.end(), [&](const Interval& o) {
+                return i.begin >= o.begin && i.end <= o.end;
+              });
+  });
+  return inside;
+}
+
 bool SpanTable::within(SpanId inner, SpanId outer) {
   if (inner == outer) return true;
   bool inside = true;

@@ -35,6 +35,9 @@ class SpanTable {
   /// The union over the devices that differ along `mask`, when their intervals tile an interval
   /// exactly once (counting only axes that the span depends on); kNoSpan otherwise.
   SpanId gather(SpanId id, std::uint32_t mask);
+  /// Whether what a device needs of `inner` is on devices that differ from it along `mask` and hold
+  /// `outer`, in pieces that may lie apart.
+  bool covered(SpanId inner, SpanId outer, std::uint32_t mask);
   /// Whether `inner` lies in `outer` on every device.
   bool within(SpanId inner, SpanId outer);
   /// Whether `scaled` is to [0, scaled_size) what `id` is to [0, size), on every device.
