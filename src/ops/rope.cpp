@@ -25,7 +25,7 @@ Saved saved(const OpContext&) { return {}; }
 
 constexpr AttrSpec kAttrs[] = {
     {"rotary_dim", AttrType::kInt, false, 1},
-    {"offset", AttrType::kInt},  // Position of the operand's first token; default 0.
+    {"offset", AttrType::kInt},  // Position of the first token (of dim 1); default 0.
 };
 
 std::vector<OpDef::Example> examples() {

@@ -9,21 +9,6 @@
 namespace meshwright {
 namespace {
 
-// "layers.17.attn.q_proj" -> "layers.17"; "" when no component is a number.
-std::string_view layer_path(std::string_view name) {
-  std::size_t begin = 0;
-  while (begin < name.size()) {
-    std::size_t end = name.find('.', begin);
-    if (end == std::string_view::npos) end = name.size();
-    const std::string_view part = name.substr(begin, end - begin);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos) {
-      return name.substr(0, end);
-    }
-    begin = end + 1;
-  }
-  return {};
-}
-
 void append_attr(std::string& text, const Attr& attr) {
   std::visit(
       [&](const auto& v) {
@@ -73,6 +58,20 @@ std::string signature(const Graph& graph, const Segment& segment,
 }
 
 }  // namespace
+
+std::string_view layer_path(std::string_view name) {
+  std::size_t begin = 0;
+  while (begin < name.size()) {
+    std::size_t end = name.find('.', begin);
+    if (end == std::string_view::npos) end = name.size();
+    const std::string_view part = name.substr(begin, end - begin);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos) {
+      return name.substr(0, end);
+    }
+    begin = end + 1;
+  }
+  return {};
+}
 
 std::vector<Segment> find_segments(const Graph& graph) {
   std::vector<Segment> segments;

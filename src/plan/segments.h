@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -17,6 +18,10 @@ struct Segment {
   bool is_layer = false;  ///< Named by a layer index.
   int shape_class = 0;    ///< Equal for isomorphic segments: same operators, types and wiring.
 };
+
+/// The part of a module path that names the layer: "layers.17" of "layers.17.attn.q_proj"; empty
+/// when no component is a number.
+std::string_view layer_path(std::string_view name);
 
 /// Cuts a graph into segments by module path (the first numeric path component is the layer index)
 /// and finds the isomorphic ones. Linear in the size of the graph.
