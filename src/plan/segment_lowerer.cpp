@@ -40,11 +40,13 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
     const std::int32_t rule = t_.overrides->rule_of_op[static_cast<std::size_t>(index)];
     if (rule >= 0) {
       try {
-        l.strategy = overridden(std::move(l.strategy), *l.rule,
-                                t_.overrides->rules[static_cast<std::size_t>(rule)], stage_.roles,
-                                stage_.mesh);
+        l.strategy =
+            overridden(l.strategy, *l.rule, t_.overrides->rules[static_cast<std::size_t>(rule)],
+                       stage_.roles, stage_.mesh);
       } catch (const Error& e) {
-        throw e.within(fmt::format("operator '{}'", op.name));
+        // Other stages' operators are asked about too, how their values would lie here.
+        const bool own = index >= segment_.first_op && index < segment_.last_op;
+        if (own) throw e.within(fmt::format("operator '{}'", op.name));
       }
     }
   }
@@ -322,6 +324,19 @@ void SegmentLowerer::keep(ValueId id, Bytes wanted) {
 
 void SegmentLowerer::note_parameter(int index, std::size_t k) {
   const ValueId id = op_at(index).inputs[k];
+  const bool grouped = op_at(index).kind.starts_with("grouped");
+  if (stage_.state != StateSharding::kNone) {
+    const std::uint32_t state = (grouped ? stage_.expert_state_axes : stage_.state_axes).mask();
+    std::uint32_t split = 0;
+    const Sharding rest = resting(id);
+    for (int d = 0; d < rest.rank; ++d) split |= rest.dims[static_cast<std::size_t>(d)].mask();
+    if ((state & split) != 0) {
+      throw Error(
+          fmt::format("state is sharded over an axis that splits parameter '{}': {}",
+                      graph_.value(id).name, to_string(rest, graph_.value(id).type, stage_.mesh)),
+          {}, "shard state over axes that split no parameter (data, context)");
+    }
+  }
   const auto found = std::find_if(program_.parameters.begin(), program_.parameters.end(),
                                   [&](const ParameterShard& p) { return p.value == id; });
   if (found != program_.parameters.end()) return;
@@ -329,7 +344,7 @@ void SegmentLowerer::note_parameter(int index, std::size_t k) {
   p.value = id;
   p.elements = lowered(index).inputs[k].elements();
   p.reduce = parameter_partial(id);
-  p.grouped = op_at(index).kind.starts_with("grouped");
+  p.grouped = grouped;
   p.shared = t_.segment_uses(id) > 1;
   p.buffer = forms_[id.value][0].buffer;
   program_.parameters.push_back(p);
