@@ -192,7 +192,9 @@ TEST_P(AllOps, ShardsTileTheWhole) {
       expect_split(c, f, 2);
     }
   }
-  EXPECT_GT(splits, 0);
+  if (def().kind != "opaque") {
+    EXPECT_GT(splits, 0);
+  }
 }
 
 TEST_P(AllOps, ShardsOfRandomShapesTileTheWhole) {

@@ -41,6 +41,16 @@ extern const OpDef kMoeDispatch;
 extern const OpDef kGroupedLinear;
 extern const OpDef kMoeCombine;
 extern const OpDef kCrossEntropy;
+extern const OpDef kPointwise;
+extern const OpDef kOverDims;
+extern const OpDef kReduce;
+extern const OpDef kResample;
+extern const OpDef kGather;
+extern const OpDef kConv;
+extern const OpDef kBatchNorm;
+extern const OpDef kInstanceNorm;
+extern const OpDef kGroupNorm;
+extern const OpDef kOpaque;
 extern const OpDef kAdamw;
 extern const OpDef kSgd;
 
