@@ -79,7 +79,7 @@ void add_models(CLI::App& app, Action& action) {
       "Examples:\n  meshwright models\n  meshwright models llama-3-8b\n  meshwright models "
       "config.json --graph");
   command->add_option("MODEL", o->model,
-                      "A name, config.json, a directory with one, or a .graph file");
+                      "A name, config.json, a directory with one, a .onnx or a .graph file");
   command->add_flag("--graph", o->graph, "Print the operator graph as text");
   command->callback([o, &action] { action.run = [o] { return run_models(*o); }; });
 }

@@ -10,10 +10,11 @@
 namespace meshwright::cli {
 
 void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
-  app.add_option("MODEL CLUSTER", o.positional,
-                 "MODEL: a name (`meshwright models`), config.json, a directory with one, or a "
-                 ".graph file. "
-                 "CLUSTER: a shorthand (`meshwright clusters`) or a YAML file")
+  app.add_option(
+         "MODEL CLUSTER", o.positional,
+         "MODEL: a name (`meshwright models`), config.json, a directory with one, a .onnx or "
+         "a .graph file. "
+         "CLUSTER: a shorthand (`meshwright clusters`) or a YAML file")
       ->expected(1, 2)
       ->required();
   const char* model = "Model by sizes (instead of MODEL)";

@@ -31,8 +31,8 @@ struct Model {
 };
 
 /// Reads a model: the name of a shipped one (`meshwright models` lists them), a Hugging Face
-/// config.json (or a directory holding one), or a graph text file (.graph). Throws Error for
-/// anything else.
+/// config.json (or a directory holding one), an ONNX model (.onnx) or a graph text file (.graph).
+/// Throws Error for anything else.
 Model import_model(std::string_view text, const ImportOptions& options);
 
 /// Imports the text of a Hugging Face config.json; `source` names it in errors, whose places are

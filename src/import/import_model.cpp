@@ -11,6 +11,8 @@
 #include "base/spelling.h"
 #include "import/hf/family.h"
 #include "import/import.h"
+#include "import/onnx/mapped_file.h"
+#include "import/onnx/onnx.h"
 #include "ops/check_ops.h"
 
 namespace meshwright {
@@ -85,6 +87,10 @@ Model import_graph(const fs::path& path, const ImportOptions& options) {
 
 Model import_file(const fs::path& path, const ImportOptions& options) {
   if (path.extension() == ".graph") return import_graph(path, options);
+  if (path.extension() == ".onnx") {
+    const onnx::MappedFile file(path);
+    return onnx::import_model(file.bytes(), path.string(), options);
+  }
   return import_hf_config(read_file(path, kMaxConfigBytes), path.string(), options);
 }
 
@@ -97,14 +103,15 @@ Model import_file(const fs::path& path, const ImportOptions& options) {
   }
   throw Error(fmt::format("unknown model {}", in_quotes(text)), {},
               fmt::format("did you mean {}? `meshwright models` lists all; a config.json, its "
-                          "directory or a .graph file works too",
+                          "directory, a .onnx or a .graph file works too",
                           nearest));
 }
 
 }  // namespace
 
 Model import_model(std::string_view text, const ImportOptions& options) {
-  if (text.empty()) throw Error("no model is given", {}, "a name, a config.json or a .graph file");
+  if (text.empty())
+    throw Error("no model is given", {}, "a name, a config.json, a .onnx or a .graph file");
   for (const NamedModel& model : named_models()) {
     if (same_name(model.name, text)) return import_hf_config(model.config, model.name, options);
   }
@@ -119,7 +126,8 @@ Model import_model(std::string_view text, const ImportOptions& options) {
     return import_file(config, options);
   }
   const bool looks_like_path = text.find('/') != std::string_view::npos ||
-                               path.extension() == ".json" || path.extension() == ".graph";
+                               path.extension() == ".json" || path.extension() == ".graph" ||
+                               path.extension() == ".onnx";
   if (looks_like_path || fs::exists(path, error)) return import_file(path, options);
   refuse_name(text);
 }

@@ -1,0 +1,191 @@
+// From the bytes of a model to a Graph: decode, infer shapes, find out what the batch and the
+// sequence reach, fuse what exporters take apart, emit.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/spelling.h"
+#include "import/hf/family.h"
+#include "import/onnx/emitter.h"
+#include "import/onnx/onnx.h"
+#include "ops/check_ops.h"
+
+namespace meshwright::onnx {
+namespace {
+
+constexpr std::int64_t kDefaultSeq = 128;
+constexpr std::int64_t kNewestOpset = 24;
+
+bool has_role(const Subgraph& graph, InputRole role) {
+  for (const ValueInfo* input : fed_inputs(graph)) {
+    for (std::size_t d = 0; input->dims && d < input->dims->size(); ++d) {
+      if (input_role(*input, d) == role) return true;
+    }
+  }
+  return false;
+}
+
+// The model at another size, or nothing where it has none.
+std::optional<Inferred> probe(const ModelFile& model, const Binding& binding) {
+  try {
+    return infer(model, binding);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Dimensions that double with the batch hold samples; those that change with the sequence length
+// are positions. Nothing is known of a model that exists at one size only.
+Roles find_roles(const ModelFile& model, const Inferred& base, const Binding& binding,
+                 bool batched) {
+  Binding twice = binding;
+  twice.batch *= 2;
+  Binding longer = binding;
+  longer.seq *= 2;
+  Binding shorter = binding;
+  shorter.seq = std::max<std::int64_t>(1, binding.seq / 2);
+  const auto wide = batched ? probe(model, twice) : std::nullopt;
+  auto stretched = probe(model, longer);
+  if (!stretched) stretched = probe(model, shorter);
+  Roles roles;
+  for (const auto& [name, fact] : base.facts) {
+    std::vector<DimRole> of(fact.dims.size());
+    const auto same_rank = [&](const std::optional<Inferred>& other) -> const Fact* {
+      if (!other) return nullptr;
+      const auto it = other->facts.find(name);
+      return it == other->facts.end() || it->second.dims.size() != fact.dims.size() ? nullptr
+                                                                                    : &it->second;
+    };
+    const Fact* double_batch = same_rank(wide);
+    const Fact* other_seq = same_rank(stretched);
+    for (std::size_t d = 0; d < of.size(); ++d) {
+      const std::int64_t size = fact.dims[d];
+      if (double_batch != nullptr && size > 0 && double_batch->dims[d] == 2 * size &&
+          size % binding.batch == 0) {
+        of[d] = {DimRole::Kind::kBatch, size / binding.batch};
+      } else if (other_seq != nullptr && other_seq->dims[d] != size) {
+        of[d] = {DimRole::Kind::kSeq, 1};
+      }
+    }
+    roles[name] = std::move(of);
+  }
+  return roles;
+}
+
+std::int64_t input_size(const Graph& graph, std::string_view name) {
+  std::int64_t size = 0;
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kInput) continue;
+    for (const Dim& dim : value.type.dims) {
+      if (dim.name == name) size = std::max(size, dim.size / dim.unit);
+    }
+  }
+  return size;
+}
+
+void note_inputs(const ModelFile& model, const Binding& binding, Model& result) {
+  std::string unknown;
+  for (const ValueInfo* input : fed_inputs(model.graph)) {
+    for (std::size_t d = 0; input->dims && d < input->dims->size(); ++d) {
+      if (input_role(*input, d) != InputRole::kOther) continue;
+      const std::string& name = (*input->dims)[d].name;
+      unknown +=
+          fmt::format("{}dimension {} of input {}", unknown.empty() ? "" : ", ",
+                      name.empty() ? std::to_string(d) : in_quotes(name), in_quotes(input->name));
+    }
+  }
+  if (!unknown.empty())
+    result.notes.push_back(fmt::format("taken as {}: {}", binding.other, unknown));
+}
+
+// Names that inputs' dimensions have by position, where nothing else names them.
+void name_inputs(const ModelFile& model, std::unordered_map<std::string, std::vector<Dim>>& names) {
+  static const std::vector<std::vector<std::string>> kByRank = {
+      {},
+      {"samples"},
+      {"samples", "features"},
+      {"samples", "seq", "features"},
+      {"samples", "channels", "height", "width"},
+      {"samples", "channels", "depth", "height", "width"}};
+  for (const ValueInfo* input : fed_inputs(model.graph)) {
+    if (!input->dims || input->dims->size() >= kByRank.size()) continue;
+    std::vector<Dim>& dims = names[input->name];
+    const bool tokens = input->dims->size() == 2 && !is_floating_type(input->type);
+    for (std::size_t d = 0; d < input->dims->size(); ++d) {
+      std::string name = module_path((*input->dims)[d].name);
+      if (name.empty()) name = tokens && d == 1 ? "seq" : kByRank[input->dims->size()][d];
+      if (name == "batch") name = "samples";  // Only what really doubles with the batch is "batch".
+      dims.push_back({name, 0, 1});
+    }
+  }
+}
+
+Model import_decoded(const ModelFile& model, const ImportOptions& options) {
+  const hf::TokenShape shape = hf::token_shape(options, kDefaultSeq);
+  const bool wanted_batch = options.global_batch != ImportOptions().global_batch;
+  const bool dynamic = has_role(model.graph, InputRole::kBatch);
+  const std::int64_t whole = static_batch(model.graph);
+  Binding binding;
+  binding.seq = shape.seq;
+  binding.batch = dynamic || wanted_batch || whole == 0 ? shape.batch : whole;
+  binding.replace_static_batch = !dynamic && whole > 0;
+
+  Inferred base;
+  try {
+    base = infer(model, binding);
+  } catch (const Error& e) {
+    if (!binding.replace_static_batch || binding.batch == whole) throw;
+    throw Error(fmt::format("the model was exported for a batch of {} and has none of {}: {}",
+                            whole, binding.batch, e.message()),
+                e.where(), "export it with a dynamic batch, or leave --global-batch out");
+  }
+  const Roles roles = find_roles(model, base, binding, dynamic || binding.replace_static_batch);
+
+  std::unordered_map<std::string, std::vector<Dim>> names;
+  name_inputs(model, names);
+  const Sources sources{model, base, roles, options, names};
+  Model result = Emitter(sources).run();
+  const std::int64_t batch = input_size(result.graph, "batch");
+  if (batch == 0 && wanted_batch) {
+    throw Error(
+        fmt::format("the model has no dimension that grows with the batch, so it has none of {}",
+                    options.global_batch),
+        {}, "leave --global-batch out");
+  }
+  result.global_batch = std::max<std::int64_t>(1, batch);
+  result.seq = std::max<std::int64_t>(1, input_size(result.graph, "seq"));
+  if (options.seq != 0 && options.seq != result.seq) {
+    throw Error(fmt::format("the model is written for sequences of {} and cannot have {}",
+                            result.seq, options.seq),
+                {}, "leave --seq out");
+  }
+  if (batch == 0 && !result.graph.ops.empty()) {
+    result.notes.push_back("no dimension grows with the batch: samples cannot be split");
+  }
+  note_inputs(model, binding, result);
+  for (const std::string& op : base.bounds) {
+    result.notes.push_back(
+        fmt::format("the size of {}'s result depends on data and is taken at its largest", op));
+  }
+  const auto opset = model.opsets.find("");
+  if (opset != model.opsets.end() && opset->second > kNewestOpset) {
+    result.notes.push_back(fmt::format("opset {} is newer than {}; its operators are read as in {}",
+                                       opset->second, kNewestOpset, kNewestOpset));
+  }
+  return result;
+}
+
+}  // namespace
+
+Model import_model(std::string_view bytes, std::string_view source, const ImportOptions& options) {
+  try {
+    Model model = import_decoded(decode_model(bytes), options);
+    check_ops(model.graph);
+    return model;
+  } catch (const Error& e) {
+    throw e.within(source);
+  }
+}
+
+}  // namespace meshwright::onnx
