@@ -218,25 +218,25 @@ Result resize(const NodeView& n) {
                             by_size ? sizes.size() : scales.size(), axes.size()));
   }
   const std::string policy = n.attr("keep_aspect_ratio_policy", "stretch");
-  double common = -1;
+  double ratio = -1;
   if (by_size && policy != "stretch") {
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const std::int64_t whole = n.dims(0)[axis_in(axes[i], n.rank(0))];
       const double s =
           static_cast<double>(sizes[i]) / static_cast<double>(std::max<std::int64_t>(1, whole));
-      const bool better = policy == "not_larger" ? s < common : s > common;
-      if (common < 0 || better) common = s;
+      const bool better = policy == "not_larger" ? s < ratio : s > ratio;
+      if (ratio < 0 || better) ratio = s;
     }
   }
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::size_t axis = axis_in(axes[i], n.rank(0));
     if (!by_size) {
       result[axis] = scaled(n.dims(0)[axis], scales[i]);
-    } else if (common < 0) {
+    } else if (ratio < 0) {
       result[axis] = sizes[i];
     } else {
       result[axis] = static_cast<std::int64_t>(
-          std::llround(std::min(static_cast<double>(n.dims(0)[axis]) * common, 1e15)));
+          std::llround(std::min(static_cast<double>(n.dims(0)[axis]) * ratio, 1e15)));
     }
   }
   return {{n.in(0).type, std::move(result), nullptr, false, true}};
