@@ -1,5 +1,7 @@
 #include "plan/lower.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -16,6 +18,11 @@ bool alike(const Stage& a, const Stage& b) {
   return a.roles == b.roles && a.mesh.axes == b.mesh.axes && a.recompute == b.recompute &&
          a.state == b.state && a.state_axes == b.state_axes &&
          a.expert_state_axes == b.expert_state_axes;
+}
+
+bool same_shape(const Mesh& a, const Mesh& b) {
+  return std::equal(a.axes.begin(), a.axes.end(), b.axes.begin(), b.axes.end(),
+                    [](const MeshAxis& x, const MeshAxis& y) { return x.size == y.size; });
 }
 
 class PlanLowerer {
@@ -159,14 +166,11 @@ void PlanLowerer::add_transfer(int from, int to, ValueId id, bool gradient) {
   transfer.items.push_back({id, form(a), form(b)});
   const Stage& source = plan_.stages[static_cast<std::size_t>(a)];
   const Stage& target = plan_.stages[static_cast<std::size_t>(b)];
-  const bool same_shape =
-      std::equal(source.mesh.axes.begin(), source.mesh.axes.end(), target.mesh.axes.begin(),
-                 target.mesh.axes.end(),
-                 [](const MeshAxis& x, const MeshAxis& y) { return x.size == y.size; });
+  const bool same_meshes = same_shape(source.mesh, target.mesh);
   const Transfer::Item& item = transfer.items.back();
-  transfer.aligned &= same_shape && item.from == item.to;
+  transfer.aligned &= same_meshes && item.from == item.to;
   const TensorType& type = lowering_.types().type(id, samples_);
-  transfer.bytes += same_shape && item.from == item.to
+  transfer.bytes += same_meshes && item.from == item.to
                         ? local_bytes(type, item.from, source.mesh)
                         : exchange_bytes(type, item.from, source.mesh, item.to, target.mesh);
 }
@@ -278,6 +282,12 @@ void PlanLowerer::tie_parameters() {
       instr.collective = CollectiveKind::kAllReduce;
       instr.purpose = Purpose::kGradient;
       instr.tie = tie;
+      const auto other = static_cast<std::size_t>(stages[0]);
+      if (!same_shape(plan_.stages[self].mesh, plan_.stages[other].mesh)) {
+        throw Error(fmt::format("parameter '{}' is held by stages {} and {}, whose meshes differ",
+                                t_.graph.value(made.values[0]).name, other, self),
+                    {}, "give stages that share parameters equal meshes");
+      }
       double elements = 0;
       std::vector<StageProgram::Operand> operands;
       for (ValueId id : made.values) {
@@ -286,6 +296,23 @@ void PlanLowerer::tie_parameters() {
             program_.segments[static_cast<std::size_t>(h.program)].parameters[h.parameter];
         elements += p.elements;
         if (p.accumulated >= 0) operands.push_back({h.program, p.accumulated});
+        const Holder& g = holders_[other].at(id.value);
+        const SegmentProgram& mine = program_.segments[static_cast<std::size_t>(h.program)];
+        const SegmentProgram& theirs = program_.segments[static_cast<std::size_t>(g.program)];
+        const auto accumulator = [](const SegmentProgram& s, std::size_t i) {
+          const std::int32_t b = s.parameters[i].accumulated;
+          return b < 0 ? Buffer{} : s.buffers[static_cast<std::size_t>(b)];
+        };
+        const Buffer a = accumulator(mine, h.parameter), b = accumulator(theirs, g.parameter);
+        if (!(a.form == b.form && a.flat == b.flat)) {
+          throw Error(
+              fmt::format("the gradient of parameter '{}' lies differently on stages {} and "
+                          "{}, which share it: {} and {}",
+                          t_.graph.value(id).name, other, self,
+                          to_string(b.form, t_.graph.value(id).type, plan_.stages[other].mesh),
+                          to_string(a.form, t_.graph.value(id).type, plan_.stages[self].mesh)),
+              {}, "split the operators that use it alike");
+        }
       }
       std::sort(operands.begin(), operands.end(), [](const auto& a, const auto& b) {
         return std::pair(a.segment, a.buffer) < std::pair(b.segment, b.buffer);

@@ -110,4 +110,45 @@ Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& overr
   return strategy;
 }
 
+void check_strategy(const Strategy& strategy, const Rule& rule, std::span<const TensorType> inputs,
+                    std::span<const TensorType> outputs, const Mesh& mesh) {
+  const auto check = [&](const RuleTensor& tensor, const TensorType& type) {
+    if (tensor.opaque) return;
+    for (std::size_t d = 0; d < tensor.dims.size(); ++d) {
+      const RuleDim& rd = tensor.dims[d];
+      const Dim& dim = type.dims[d];
+      bool single = true;  // Whether the outer factors are split into single elements.
+      std::int64_t inner = dim.size;
+      for (int f : rd.factors) {
+        const Factor& factor = rule.factors[static_cast<std::size_t>(f)];
+        const std::int64_t parts = mesh.size(strategy.factors[static_cast<std::size_t>(f)]);
+        const std::int64_t size = rd.scaled ? dim.size : factor.size;
+        inner /= std::max<std::int64_t>(size, 1);
+        if (parts == 1) {
+          single &= size == 1;
+          continue;
+        }
+        if (!single) {
+          throw Error(
+              fmt::format("'{}' is split inside '{}', whose outer factor is not split into "
+                          "single elements",
+                          factor.label, dim.name));
+        }
+        if (rd.scaled && (size % parts != 0 || factor.size % parts != 0)) {
+          throw Error(fmt::format("'{}' of {} elements cannot be split evenly into {} parts",
+                                  dim.name, dim.size, parts));
+        }
+        // A cut of the dimension falls on its units; it must fall between elements of the factor.
+        if (size % parts != 0 && inner > 1 && dim.unit % inner != 0) {
+          throw Error(fmt::format("'{}' of {} elements cannot be split evenly into {} parts",
+                                  factor.label, size, parts));
+        }
+        single &= parts == size;
+      }
+    }
+  };
+  for (std::size_t k = 0; k < inputs.size(); ++k) check(rule.inputs[k], inputs[k]);
+  for (std::size_t k = 0; k < outputs.size(); ++k) check(rule.outputs[k], outputs[k]);
+}
+
 }  // namespace meshwright

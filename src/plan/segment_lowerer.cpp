@@ -40,13 +40,17 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
     const std::int32_t rule = t_.overrides->rule_of_op[static_cast<std::size_t>(index)];
     if (rule >= 0) {
       try {
-        l.strategy =
+        const Strategy own =
             overridden(l.strategy, *l.rule, t_.overrides->rules[static_cast<std::size_t>(rule)],
                        stage_.roles, stage_.mesh);
+        std::vector<TensorType> results;
+        for (ValueId id : op.outputs) results.push_back(micro_type(id));
+        check_strategy(own, *l.rule, types, results, stage_.mesh);
+        l.strategy = own;
       } catch (const Error& e) {
         // Other stages' operators are asked about too, how their values would lie here.
-        const bool own = index >= segment_.first_op && index < segment_.last_op;
-        if (own) throw e.within(fmt::format("operator '{}'", op.name));
+        if (index >= segment_.first_op && index < segment_.last_op)
+          throw e.within(fmt::format("operator '{}'", op.name));
       }
     }
   }

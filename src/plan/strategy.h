@@ -53,6 +53,13 @@ struct OpOverride {
 Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& override_rule,
                     const Roles& roles, const Mesh& mesh);
 
+/// Throws Error unless every device's part of every operand and result is an interval of indices
+/// that the factors agree on: of a grouped dimension "(h d)" an inner factor is split only where
+/// the outer ones are split into single elements, an outer one evenly or on the dimension's units;
+/// primed dimensions evenly.
+void check_strategy(const Strategy& strategy, const Rule& rule, std::span<const TensorType> inputs,
+                    std::span<const TensorType> outputs, const Mesh& mesh);
+
 /// Whether a dimension name is a sequence of positions, or one that tensor parallelism splits.
 bool is_sequence_label(std::string_view label);
 bool is_tensor_label(std::string_view label);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/error.h"
 #include "ops/builder.h"
 #include "plan/schedule.h"
 
@@ -33,6 +34,7 @@ class Maker {
   std::int64_t seq_ = 0;
   std::int64_t hidden_ = 0;
   std::vector<ValueId> earlier_;
+  bool alike_ = false;  // All stages have the same mesh and roles.
   ValueId tied_;
 };
 
@@ -76,7 +78,8 @@ ValueId Maker::block(GraphBuilder& b, ValueId x) {
       return b.op("mul", "mul",
                   {x, earlier_[static_cast<std::size_t>(
                           pick(0, static_cast<std::int64_t>(earlier_.size()) - 1))]});
-    case 6: {  // A parameter that several blocks use.
+    case 6: {  // A parameter that several blocks use, alike on all stages.
+      if (!alike_) return b.op("relu", "relu", {x});
       if (!tied_.valid()) tied_ = b.parameter("tied.weight", {hidden, hidden});
       return b.op("linear", "tied", {x, tied_});
     }
@@ -140,11 +143,14 @@ Stage Maker::make_stage(int first_device) {
 OpOverride Maker::strategy(const Graph& graph, int index, const std::vector<Stage>& stages,
                            std::int64_t samples) {
   const Op& op = graph.ops[static_cast<std::size_t>(index)];
-  std::vector<TensorType> types;
-  for (ValueId id : op.inputs) {
-    types.push_back(graph.value(id).type);
-    for (Dim& dim : types.back().dims) {
-      if (dim.name == "batch") dim.size = samples * dim.unit;
+  std::vector<TensorType> types, results;
+  for (const auto* ids : {&op.inputs, &op.outputs}) {
+    auto& list = ids == &op.inputs ? types : results;
+    for (ValueId id : *ids) {
+      list.push_back(graph.value(id).type);
+      for (Dim& dim : list.back().dims) {
+        if (dim.name == "batch") dim.size = samples * dim.unit;
+      }
     }
   }
   const Rule rule = rule_of(find_op(op.kind), {op.attrs, types, {}});
@@ -156,16 +162,21 @@ OpOverride Maker::strategy(const Graph& graph, int index, const std::vector<Stag
     if (factor.kind == FactorKind::kFrozen || factor.kind == FactorKind::kHalo) continue;
     axes[f].push_back(fmt::format("a{}", a));
     for (const Stage& stage : stages) {
-      const bool replicas = stage.roles.data.contains(a) && factor.label != "batch";
-      std::int64_t parts = 1;
-      for (const std::string& name : axes[f]) {
-        const int axis = stage.mesh.axis(name);
-        if (axis < 0)
-          parts = factor.size + 1;  // Not on every stage.
-        else
-          parts *= stage.mesh.axes[static_cast<std::size_t>(axis)].size;
+      bool legal = !stage.roles.data.contains(a) || factor.label == "batch";
+      try {
+        Strategy rest;
+        rest.factors.resize(rule.factors.size());
+        for (std::size_t g = 0; g < axes.size(); ++g) {
+          for (const std::string& name : axes[g])
+            if (g != f) rest.factors[g].push_back(stage.mesh.axis(name));
+        }
+        check_strategy(
+            overridden(rest, rule, {false, {{factor.id, axes[f]}}}, stage.roles, stage.mesh), rule,
+            types, results, stage.mesh);
+      } catch (const Error&) {
+        legal = false;
       }
-      if (replicas || parts > factor.size / factor.unit) {
+      if (!legal) {
         axes[f].pop_back();
         break;
       }
@@ -186,6 +197,7 @@ RandomPlan Maker::make() {
   const std::int64_t samples = pick(1, 6);
   batch_ = micro_batches * samples;
   seq_ = pick(1, 7);
+  alike_ = chance(50);
   hidden_ = pick(2, 9);
   made.graph = make_graph();
   made.segments = find_segments(made.graph);
@@ -198,9 +210,8 @@ RandomPlan Maker::make() {
   const int per_stage =
       stages > 1 && micro_batches % stages == 0 && 2 * stages <= segments && chance(50) ? 2 : 1;
   int first_device = 0;
-  const bool alike = chance(50);
   for (int s = 0; s < stages; ++s) {
-    Stage stage = s > 0 && alike ? plan.stages[0] : make_stage(first_device);
+    Stage stage = s > 0 && alike_ ? plan.stages[0] : make_stage(first_device);
     stage.mesh.first_device = first_device;
     first_device += stage.mesh.device_count();
     plan.stages.push_back(std::move(stage));
@@ -217,8 +228,15 @@ RandomPlan Maker::make() {
                            i < cuts.size() ? cuts[i] : static_cast<int>(segments), 0});
   }
   auto overrides = std::make_shared<Overrides>();
+  int tied_rule = -1;
   for (std::size_t op = 0; op < made.graph.ops.size(); ++op) {
     overrides->rule_of_op.push_back(static_cast<std::int32_t>(op));
+    // Operators that share a parameter split it alike.
+    if (tied_rule >= 0 && made.graph.ops[op].name.ends_with("tied")) {
+      overrides->rules.push_back(overrides->rules[static_cast<std::size_t>(tied_rule)]);
+      continue;
+    }
+    if (made.graph.ops[op].name.ends_with("tied")) tied_rule = static_cast<int>(op);
     // Only the stage that runs the operator has to have the axes.
     std::vector<Stage> homes;
     for (const Chunk& chunk : plan.chunks) {
