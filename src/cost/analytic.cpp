@@ -107,6 +107,7 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
         break;
       case CollectiveKind::kRing:
       case CollectiveKind::kBroadcast:
+      case CollectiveKind::kHalo:
         break;
     }
     transfer = std::max(transfer, Seconds(volume / (level.bandwidth.value * fraction)));
@@ -120,6 +121,7 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
     case CollectiveKind::kPermute:
       return base + step * std::min(n - 1, 8 + std::log2(n)) + transfer;
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kHalo:
       return base + step + transfer;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:

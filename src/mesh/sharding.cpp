@@ -64,7 +64,7 @@ Bytes local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& 
 
 std::string_view collective_name(CollectiveKind kind) {
   constexpr std::string_view kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                         "ring",       "broadcast",  "permute"};
+                                         "ring",       "broadcast",  "halo",           "permute"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -30,6 +30,15 @@ struct Sharding {
   }
 };
 
+/// Rows of neighbours that a device holds besides its part of one dimension (a convolution's
+/// windows reach over its border); at the ends of the dimension there are none.
+struct Halo {
+  std::int8_t dim = -1;  ///< -1 = no halo.
+  std::int32_t before = 0, after = 0;
+
+  friend bool operator==(const Halo&, const Halo&) = default;
+};
+
 /// "[batch:dp, seq:tp, hidden] partial(tp)".
 std::string to_string(const Sharding& sharding, const TensorType& type, const Mesh& mesh);
 
@@ -51,6 +60,7 @@ enum class CollectiveKind : std::uint8_t {
   kRing,  ///< Neighbour exchange repeated around the group (ring attention); bytes = all rounds
           ///< together.
   kBroadcast,  ///< bytes = the buffer of one device.
+  kHalo,       ///< Neighbours exchange the rows at their borders; bytes = those of one device.
   kPermute,    ///< Every device takes pieces from others in the group; bytes = the result on one.
 };
 std::string_view collective_name(CollectiveKind kind);

@@ -66,6 +66,18 @@ std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
   return results;
 }
 
+// Row r of the result reads rows r * stride - padding up to kernel more. Where the image has stride
+// rows per row of the result, a part's own rows are those of its results but for the border.
+std::optional<OpDef::HaloWidths> halo(const OpContext& c, std::string_view factor) {
+  const std::size_t axis = factor == "y" ? 0 : 1;
+  const auto [kernel, stride, padding] = window(c, axis);
+  if (c.outputs.empty()) return std::nullopt;
+  if (c.inputs[0].dims[2 + axis].size != c.outputs[0].dims[2 + axis].size * stride) {
+    return std::nullopt;
+  }
+  return OpDef::HaloWidths{padding, std::max<std::int64_t>(kernel - stride - padding, 0)};
+}
+
 // As a matrix product of windows (im2col) with the filters.
 Work work(const OpContext& c) {
   const double out = static_cast<double>(c.inputs[1].dims[0].size);
@@ -104,6 +116,7 @@ const OpDef kConv2d = {
     .operands = {2, 3},
     .attrs = kAttrs,
     .annotation = annotation,
+    .halo = halo,
     .infer = infer,
     .work = work,
     .saved = saved,

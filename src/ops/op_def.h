@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -94,6 +95,12 @@ struct OpDef {
   std::vector<FactorSize> (*factor_sizes)(const OpContext&) = nullptr;
   /// Corrects the bound rule: labels of dimensions that mean something else inside the operator.
   void (*relabel)(const OpContext&, Rule&) = nullptr;
+  /// For a halo factor by its letter: how many elements of the neighbours' parts an even split of
+  /// whole operands needs before and after its own; nothing when it cannot be split at all.
+  struct HaloWidths {
+    std::int64_t before = 0, after = 0;
+  };
+  std::optional<HaloWidths> (*halo)(const OpContext&, std::string_view factor) = nullptr;
   std::vector<TensorType> (*infer)(const OpContext&, const Rule&) = nullptr;
   Work (*work)(const OpContext&) = nullptr;
   Saved (*saved)(const OpContext&) = nullptr;

@@ -53,6 +53,7 @@ struct Buffer {
   /// State sharding: of the part that `form` gives, flattened, the device holds one of
   /// size(flat) equal pieces.
   AxisList flat;
+  Halo halo = {};  ///< Held besides `form`'s part. Of a gradient: what is due to neighbours.
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };

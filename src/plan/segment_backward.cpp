@@ -106,6 +106,12 @@ void SegmentLowerer::backward_op(int index) {
                                  static_cast<int>(k)) != l.saved.inputs.end();
     const bool activation = graph_.value(op.inputs[k]).kind == ValueKind::kActivation;
     if (activation && !saved) continue;
+    const auto halo = with_halo_.find({index, k});
+    if (halo != with_halo_.end()) {
+      const auto b = static_cast<std::size_t>(halo->second);
+      operands[k] = remap_.empty() ? halo->second : remap_[b];
+      continue;
+    }
     operands[k] = saved_operand(index, k);
     if (activation && bytes_of(op.inputs[k], resting(op.inputs[k])) < l.inputs[k].bytes()) {
       live += l.inputs[k].bytes().value;
@@ -131,6 +137,7 @@ void SegmentLowerer::backward_op(int index) {
 
   std::vector<std::int32_t> out(op.inputs.size(), -1);
   std::vector<std::int32_t> ring_in, ring_out;
+  std::vector<std::size_t> halo_back;
   bool of_values = false;
   bool of_parameters = false;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
@@ -142,6 +149,10 @@ void SegmentLowerer::backward_op(int index) {
     Sharding form = operand_gradient(index, k);
     out[k] = new_buffer(id, BufferKind::kGradient, form);
     int buffer = out[k];
+    if (!l.halo.empty() && l.halo[k].dim >= 0) {
+      halo_back.push_back(k);
+      continue;
+    }
     if (l.strategy.ring) {
       const Sharding whole = gathered_keys(l, k, form);
       if (!(whole == form)) {
@@ -156,6 +167,7 @@ void SegmentLowerer::backward_op(int index) {
     }
     contributions_[id.value].push_back({form, buffer});
   }
+  const std::vector<std::int32_t> gradients = out;
   if (split_backward_ && of_values && of_parameters && l.work.backward_weight_flops.value > 0) {
     // Gradients of parameters wait for their own pass, which reads the operands once more.
     std::vector<std::int32_t> values = out, parameters = out;
@@ -176,6 +188,10 @@ void SegmentLowerer::backward_op(int index) {
   } else {
     Instrs& list = split_backward_ && !of_values ? program_.weight : program_.backward;
     emit_compute(list, l, index, Purpose::kBackward, std::move(in), std::move(out));
+  }
+  for (std::size_t k : halo_back) {
+    const int buffer = emit_halo(program_.backward, index, k, gradients[k], true);
+    contributions_[op.inputs[k].value].push_back({operand_gradient(index, k), buffer});
   }
   if (!ring_in.empty()) {
     Instr instr = ring(index);
@@ -355,6 +371,7 @@ void SegmentLowerer::recompute() {
     for (std::int32_t b : program_.out(instr)) {
       const Buffer twin = program_.buffers[static_cast<std::size_t>(b)];
       remap_[static_cast<std::size_t>(b)] = new_buffer(twin.value, twin.kind, twin.form);
+      program_.buffers.back().halo = twin.halo;
     }
   }
   for (const Instr& instr : program_.forward) {

@@ -25,6 +25,37 @@ std::string_view purpose_name(Purpose purpose) {
   return kNames[static_cast<std::size_t>(purpose)];
 }
 
+// Which operands need rows of their neighbours.
+void SegmentLowerer::find_halos(LoweredOp& l, int index, std::span<const TensorType> inputs,
+                                std::span<const TensorType> outputs) {
+  for (std::size_t f = 0; f < l.rule->factors.size(); ++f) {
+    const Factor& factor = l.rule->factors[f];
+    const int parts = stage_.mesh.size(l.strategy.factors[f]);
+    if (factor.kind != FactorKind::kHalo || parts == 1) continue;
+    const auto widths = l.def->halo == nullptr
+                            ? std::nullopt
+                            : l.def->halo({op_at(index).attrs, inputs, outputs}, factor.id);
+    const std::int64_t own = factor.size / parts;
+    if (!widths || factor.size % parts != 0 || own < std::max(widths->before, widths->after)) {
+      throw Error(
+          fmt::format("'{}' cannot be split into {} parts: windows reach over whole parts "
+                      "or do not end with them",
+                      factor.label, parts));
+    }
+    if (widths->before == 0 && widths->after == 0) continue;
+    for (std::size_t k = 0; k < l.rule->inputs.size(); ++k) {
+      const RuleTensor& tensor = l.rule->inputs[k];
+      for (std::size_t d = 0; d < tensor.dims.size(); ++d) {
+        if (tensor.dims[d].factors != std::vector<int>{static_cast<int>(f)}) continue;
+        l.halo.resize(l.rule->inputs.size());
+        if (l.halo[k].dim >= 0) throw Error("only one dimension of an operand may have a halo");
+        l.halo[k] = {static_cast<std::int8_t>(d), static_cast<std::int32_t>(widths->before),
+                     static_cast<std::int32_t>(widths->after)};
+      }
+    }
+  }
+}
+
 const LoweredOp& SegmentLowerer::lowered(int index) {
   const auto it = ops_.find(index);
   if (it != ops_.end()) return it->second;
@@ -34,6 +65,8 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
   std::vector<TensorType> types;
   types.reserve(op.inputs.size());
   for (ValueId id : op.inputs) types.push_back(micro_type(id));
+  std::vector<TensorType> results;
+  for (ValueId id : op.outputs) results.push_back(micro_type(id));
   l.rule = &types_.rule(index, *l.def, samples_);
   l.strategy = strategy_for(*l.rule, types, stage_.roles, stage_.mesh, l.def->ring);
   if (t_.overrides != nullptr && !t_.overrides->rule_of_op.empty()) {
@@ -43,10 +76,12 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
         const Strategy own =
             overridden(l.strategy, *l.rule, t_.overrides->rules[static_cast<std::size_t>(rule)],
                        stage_.roles, stage_.mesh);
-        std::vector<TensorType> results;
-        for (ValueId id : op.outputs) results.push_back(micro_type(id));
         check_strategy(own, *l.rule, types, results, stage_.mesh);
+        LoweredOp halos = l;
+        halos.strategy = own;
+        find_halos(halos, index, types, results);
         l.strategy = own;
+        l.halo = std::move(halos.halo);
       } catch (const Error& e) {
         // Other stages' operators are asked about too, how their values would lie here.
         if (index >= segment_.first_op && index < segment_.last_op)
@@ -275,6 +310,30 @@ std::vector<std::int32_t> SegmentLowerer::emit_ring(Instrs& out, int index,
   return operands;
 }
 
+// Neighbours along a split dimension exchange border rows (`back`: the gradients of such rows,
+// which their owners add).
+int SegmentLowerer::emit_halo(Instrs& out, int index, std::size_t k, int buffer, bool back) {
+  const LoweredOp& l = lowered(index);
+  if (l.halo.empty() || l.halo[k].dim < 0 || buffer < 0) return buffer;
+  const Buffer from = program_.buffers[static_cast<std::size_t>(buffer)];
+  const auto d = static_cast<std::size_t>(l.halo[k].dim);
+  const int next = new_buffer(from.value, from.kind, from.form);
+  program_.buffers[static_cast<std::size_t>(back ? buffer : next)].halo = l.halo[k];
+  Instr instr;
+  instr.kind = InstrKind::kCollective;
+  instr.collective = CollectiveKind::kHalo;
+  instr.group = from.form.dims[d];
+  const std::int64_t own = l.inputs[k].dims[d].size;
+  instr.bytes = l.inputs[k].bytes() * (l.halo[k].before + l.halo[k].after) /
+                static_cast<double>(std::max<std::int64_t>(own, 1));
+  instr.op = OpId(index);
+  instr.purpose = communication_purpose(instr.group, index);
+  const std::int32_t in[] = {buffer}, result[] = {next};
+  attach(instr, in, result);
+  out.push_back(instr);
+  return next;
+}
+
 // All rounds of one way around: keys and values, or their gradients.
 Instr SegmentLowerer::ring(int index) {
   const LoweredOp& l = lowered(index);
@@ -363,6 +422,8 @@ void SegmentLowerer::forward_op(int index) {
   std::vector<std::int32_t> in, out;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     in.push_back(operand(program_.forward, index, k));
+    const int with_halo = emit_halo(program_.forward, index, k, in.back(), false);
+    if (with_halo != in.back()) with_halo_[{index, k}] = in.back() = with_halo;
     if (graph_.value(op.inputs[k]).kind == ValueKind::kParameter) note_parameter(index, k);
   }
   in = emit_ring(program_.forward, index, std::move(in));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +22,7 @@ struct LoweredOp {
   Strategy strategy;
   std::vector<TensorType> inputs, outputs;  // Local.
   std::vector<Sharding> in, out;            // As the strategy implies.
+  std::vector<Halo> halo;                   // Per operand; empty = none has one.
   Work work;
   Saved saved;
 };
@@ -78,6 +80,9 @@ class SegmentLowerer {
                     std::vector<std::int32_t> in, std::vector<std::int32_t> results);
   std::vector<std::int32_t> emit_ring(Instrs& out, int op, std::vector<std::int32_t> operands);
   Instr ring(int op);
+  void find_halos(LoweredOp& op, int index, std::span<const TensorType> inputs,
+                  std::span<const TensorType> outputs);
+  int emit_halo(Instrs& out, int op, std::size_t operand, int buffer, bool back);
   Purpose communication_purpose(const AxisList& axes, int op) const;
   int operand(Instrs& out, int op, std::size_t k);
 
@@ -108,8 +113,9 @@ class SegmentLowerer {
   Forms forms_;          // Of values, in the current direction; the resting form first.
   Forms regathered_;     // Of values, brought back for the backward pass.
   Forms contributions_;  // Gradients of a value from the consumers seen so far.
-  std::unordered_map<std::int32_t, int> produced_;  // Buffer in which a result was computed.
-  std::unordered_map<std::int32_t, int> gradient_;  // Buffer of a value's whole gradient.
+  std::map<std::pair<int, std::size_t>, int> with_halo_;  // (operator, operand) -> buffer.
+  std::unordered_map<std::int32_t, int> produced_;        // Buffer in which a result was computed.
+  std::unordered_map<std::int32_t, int> gradient_;        // Buffer of a value's whole gradient.
   std::vector<std::pair<ValueId, int>> parameter_gradients_;
   std::unordered_map<std::int32_t, double> kept_;  // storage -> bytes saved
   std::vector<std::int32_t> remap_;  // Forward buffers to their recomputed twins; empty = none.

@@ -81,6 +81,7 @@ std::string axis_names(std::uint32_t mask, const Mesh& mesh) {
 Placement placement_of(const TensorType& type, const Buffer& buffer, SpanTable& spans) {
   Placement place;
   place.flat = buffer.flat;
+  place.halo = buffer.halo;
   place.dims.reserve(type.dims.size());
   for (std::size_t d = 0; d < type.dims.size(); ++d) {
     const Dim& dim = type.dims[d];
@@ -92,7 +93,7 @@ Placement placement_of(const TensorType& type, const Buffer& buffer, SpanTable& 
 }
 
 bool same_place(const Placement& a, const Placement& b) {
-  return a.dims == b.dims && a.flat == b.flat;
+  return a.dims == b.dims && a.flat == b.flat && a.halo == b.halo;
 }
 
 std::string region_text(const TensorType& type, const Placement& place, const SpanTable& spans,
@@ -116,6 +117,7 @@ std::string region_text(const TensorType& type, const Placement& place, const Sp
 }
 
 std::string apply_slice(const Placement& in, const Placement& out, SpanTable& spans) {
+  if (in.halo.dim >= 0 || out.halo.dim >= 0) return "rows of neighbours cannot be sliced";
   if (in.flat == out.flat) {
     for (std::size_t d = 0; d < in.dims.size(); ++d) {
       if (!spans.within(out.dims[d], in.dims[d])) return "the slice reaches out of its operand";
@@ -129,6 +131,34 @@ std::string apply_slice(const Placement& in, const Placement& out, SpanTable& sp
   }
   for (int i = 0; i < in.flat.size(); ++i) {
     if (in.flat[i] != out.flat[i]) return "the slice reaches out of its operand";
+  }
+  return {};
+}
+
+// Rows of neighbours, `with`, beside the parts that `without` has: every part is large enough that
+// they come from the next one, and the group is who shares the dimension.
+std::string halo_fault(const Placement& with, const Placement& without, const AxisList& group,
+                       SpanTable& spans) {
+  if (without.halo.dim >= 0 || with.halo.dim < 0)
+    return "only one side may have rows of neighbours";
+  if (with.dims != without.dims || !with.flat.empty() || !without.flat.empty())
+    return "neighbours exchange rows of another region";
+  const auto d = static_cast<std::size_t>(with.halo.dim);
+  if (d >= with.dims.size() || spans.axes(with.dims[d]) != group.mask())
+    return "the group is not who splits the dimension";
+  std::vector<int> at(spans.mesh().axes.size(), 0);
+  for (std::int64_t n = 0; n < spans.mesh().size(group); ++n) {
+    std::int64_t rest = n;
+    for (int axis : group) {
+      const auto a = static_cast<std::size_t>(axis);
+      at[a] = static_cast<int>(rest % spans.mesh().axes[a].size);
+      rest /= spans.mesh().axes[a].size;
+    }
+    const std::int64_t own = spans.at(with.dims[d], at).size();
+    if (with.halo.before < 0 || with.halo.after < 0 || own < with.halo.before ||
+        own < with.halo.after) {
+      return "rows are wanted from beyond the next part";
+    }
   }
   return {};
 }
@@ -151,7 +181,15 @@ std::string apply_collective(const Instr& instr, const Placement& in, const Term
     const std::string f = tiling_fault(in, out, instr.group, spans);
     return f.empty() ? f : fmt::format("of the result, {} {}", who, f);
   };
+  if (instr.collective == CollectiveKind::kHalo) {
+    if (std::string f = open_fault(terms, mask, mesh); !f.empty()) return f;
+    return values ? halo_fault(out, in, instr.group, spans)
+                  : halo_fault(in, out, instr.group, spans);
+  }
+  if (in.halo.dim >= 0 || out.halo.dim >= 0) return "rows of neighbours take no part in this";
   switch (instr.collective) {
+    case CollectiveKind::kHalo:
+      break;
     case CollectiveKind::kAllGather:
       return gather();
     case CollectiveKind::kReduceScatter:

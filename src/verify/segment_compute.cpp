@@ -89,6 +89,37 @@ void SegmentReplay::fix_factors(const Rule& rule, const RuleTensor& tensor, std:
   }
 }
 
+void SegmentReplay::check_halo(const Op& op, const Rule& rule, const OpRun& run, std::size_t k,
+                               std::int32_t b) {
+  const Halo& held = place(b).halo;
+  Halo needed;
+  for (std::size_t d = 0; d < rule.inputs[k].dims.size(); ++d) {
+    const RuleDim& dim = rule.inputs[k].dims[d];
+    if (dim.factors.size() != 1) continue;
+    const auto f = static_cast<std::size_t>(dim.factors[0]);
+    const Factor& factor = rule.factors[f];
+    if (factor.kind != FactorKind::kHalo || spans_.axes(run.factors[f]) == 0) continue;
+    std::vector<TensorType> inputs, outputs;
+    for (ValueId id : op.inputs) inputs.push_back(context_.type(id));
+    for (ValueId id : op.outputs) outputs.push_back(context_.type(id));
+    const OpDef& def = find_op(op.kind);
+    const auto widths =
+        def.halo == nullptr ? std::nullopt : def.halo({op.attrs, inputs, outputs}, factor.id);
+    const std::int64_t parts = spans_.mesh().size(axes_of_mask(spans_.axes(run.factors[f])));
+    if (!widths || factor.size % parts != 0) {
+      fail(fmt::format("split along {}, its windows do not end with the parts", factor.label), b);
+    }
+    if (widths->before == 0 && widths->after == 0) continue;
+    needed = {static_cast<std::int8_t>(d), static_cast<std::int32_t>(widths->before),
+              static_cast<std::int32_t>(widths->after)};
+  }
+  if (!(held == needed)) {
+    fail(fmt::format("needs {} rows before its part and {} after, and has {} and {}", needed.before,
+                     needed.after, held.before, held.after),
+         b);
+  }
+}
+
 // The tensor must hold exactly what the fixed factors say.
 void SegmentReplay::check_tensor(const Rule& rule, const RuleTensor& tensor, std::int32_t b,
                                  const OpRun& run, const char* role) {
@@ -146,9 +177,6 @@ void SegmentReplay::compute_forward(const Instr& instr) {
       fail(fmt::format("{} may not be split, but is along {}", name,
                        axis_names(axes, spans_.mesh())));
     }
-    if (factor.kind == FactorKind::kHalo) {
-      fail(fmt::format("split along {}, the operator lacks the rows of its neighbours", name));
-    }
     if (factor.kind == FactorKind::kSum) {
       if ((summed & axes) != 0) {
         fail(fmt::format("{} cuts two summed factors at once: their products leave gaps",
@@ -157,8 +185,10 @@ void SegmentReplay::compute_forward(const Instr& instr) {
       summed |= axes;
     }
   }
+  for (std::size_t k = 0; k < in.size(); ++k) check_halo(op, rule, run, k, in[k]);
   for (std::size_t j = 0; j < out.size(); ++j) {
     if (out[j] < 0) continue;
+    if (place(out[j]).halo.dim >= 0) fail("a result with rows of neighbours", out[j]);
     expect(out[j], BufferKind::kValue, op.outputs[j], "a result");
     for (std::size_t f = 0; f < rule.factors.size(); ++f) {
       if (rule.factors[f].kind == FactorKind::kSum || spans_.axes(run.factors[f]) == 0) continue;
@@ -266,12 +296,14 @@ void SegmentReplay::compute_backward(const Instr& instr) {
     if (s.terms[0].open != 0) fail("a saved value on which a sum is due", b);
     check_tensor(rule, operand ? rule.inputs[k] : rule.outputs[k - operands], b, run,
                  operand ? "an operand" : "a result");
+    if (operand) check_halo(op, rule, run, k, b);
   }
   if (std::string f = missing_operand(instr, rule); !f.empty()) fail(f);
   for (std::size_t k = 0; k < operands; ++k) {
     if (out[k] < 0) continue;
     expect(out[k], BufferKind::kGradient, op.inputs[k], "a gradient");
     check_tensor(rule, rule.inputs[k], out[k], run, "the gradient of an operand");
+    check_halo(op, rule, run, k, out[k]);
     std::uint32_t lacking = open;
     for (std::size_t f = 0; f < run.factors.size(); ++f) {
       if (has_factor(rule.inputs[k], static_cast<int>(f))) continue;

@@ -34,6 +34,7 @@ struct Placement {
   std::vector<SpanId> dims;
   std::uint32_t mask = 0;  ///< Axes that `dims` depend on.
   AxisList flat;
+  Halo halo;
 };
 Placement placement_of(const TensorType& type, const Buffer& buffer, SpanTable& spans);
 bool same_place(const Placement& a, const Placement& b);
@@ -103,6 +104,8 @@ class SegmentReplay {
                    bool scaled_dims, const char* role);
   void check_tensor(const Rule& rule, const RuleTensor& tensor, std::int32_t b, const OpRun& run,
                     const char* role);
+  // Operand `k` must reach over its borders as far as the operator's windows do.
+  void check_halo(const Op& op, const Rule& rule, const OpRun& run, std::size_t k, std::int32_t b);
   void expect(std::int32_t b, BufferKind kind, ValueId value, const char* role);
   // The sources that owe a gradient to a value, sorted.
   std::vector<std::int64_t> owed(ValueId id) const;
