@@ -75,17 +75,27 @@ MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
 
 std::vector<int> in_flight(const std::vector<ScheduleItem>& order,
                            const std::vector<double>& weight) {
+  // What the forward pass saved is needed until the last pass of the micro-batch: its backward
+  // pass, or its weight pass where the two are split. A chunk without either keeps nothing.
+  std::vector<Phase> last(weight.size(), Phase::kForward);
+  for (const ScheduleItem& item : order) {
+    if (!is_pass(item.phase)) continue;
+    Phase& phase = last[static_cast<std::size_t>(item.chunk)];
+    phase = std::max(phase, item.phase);
+  }
   std::vector<int> now(weight.size(), 0);
   std::vector<int> worst(weight.size(), 0);
   double held = 0;
   double most = -1;
   for (const ScheduleItem& item : order) {
+    if (!is_pass(item.phase)) continue;
     const auto c = static_cast<std::size_t>(item.chunk);
+    if (last[c] == Phase::kForward) continue;
     if (item.phase == Phase::kForward) {
       ++now[c];
       held += weight[c];
       if (held > most) most = held, worst = now;
-    } else {
+    } else if (item.phase == last[c]) {
       --now[c];
       held -= weight[c];
     }
@@ -102,20 +112,38 @@ std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& 
     weight.push_back(std::max(bytes, 1.0));
   }
   std::vector<MemoryBreakdown> result;
-  for (std::size_t s = 0; s < program.stages.size(); ++s) {
-    const std::vector<int> flight = in_flight(program.lanes[s].order, weight);
-    StageContents contents;
-    for (std::size_t c = 0; c < program.chunks.size(); ++c) {
-      const ChunkProgram& chunk = program.chunks[c];
-      if (chunk.stage != static_cast<int>(s)) continue;
-      std::map<int, int> copies;
-      for (int i : chunk.segments) ++copies[i];
-      for (const auto& [i, count] : copies) {
-        contents.held.push_back({&program.segments[static_cast<std::size_t>(i)], count, flight[c]});
+  for (const Lane& lane : program.lanes) {
+    const std::vector<int> flight = in_flight(lane.order, weight);
+    MemoryBreakdown total;
+    for (int s : lane.stages) {
+      StageContents contents;
+      for (std::size_t c = 0; c < program.chunks.size(); ++c) {
+        const ChunkProgram& chunk = program.chunks[c];
+        if (chunk.stage != s) continue;
+        std::map<int, int> copies;
+        for (int i : chunk.segments) ++copies[i];
+        for (const auto& [i, count] : copies) {
+          contents.held.push_back(
+              {&program.segments[static_cast<std::size_t>(i)], count, flight[c]});
+        }
       }
+      const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
+      const MemoryBreakdown part =
+          stage_memory(contents, stage, plan.training, pricer.efficiency(stage.mesh));
+      if (s == lane.stages.front()) {
+        total = part;
+        continue;
+      }
+      // A device runs the segments of one stage at a time.
+      total.parameters += part.parameters;
+      total.gradients += part.gradients;
+      total.optimizer += part.optimizer;
+      total.activations += part.activations;
+      total.transient = std::max(total.transient, part.transient);
+      total.communication = std::max(total.communication, part.communication);
+      total.fragmentation += part.fragmentation;
     }
-    const Stage& stage = plan.stages[s];
-    result.push_back(stage_memory(contents, stage, plan.training, pricer.efficiency(stage.mesh)));
+    result.push_back(total);
   }
   return result;
 }

@@ -44,12 +44,13 @@ Bytes transient_bytes(const SegmentProgram& segment, const Efficiency& efficienc
 MemoryBreakdown stage_memory(const StageContents& contents, const Stage& stage,
                              const Training& training, const Efficiency& efficiency);
 
-/// Micro-batches in flight per chunk of a stage at the moment when most activations are held, by
-/// replaying its order. `weight` is the saved bytes per micro-batch of every chunk of the plan.
+/// Micro-batches in flight per chunk of a lane at the moment when most activations are held, by
+/// replaying its order: from the forward pass to the backward pass, or to the weight pass where
+/// that is apart. `weight` is the saved bytes per micro-batch of every chunk of the plan.
 std::vector<int> in_flight(const std::vector<ScheduleItem>& order,
                            const std::vector<double>& weight);
 
-/// The same for every stage of a program.
+/// Peak memory per lane of a program; what several stages of a lane hold adds up.
 std::vector<MemoryBreakdown> program_memory(const Program& program, const Plan& plan,
                                             Pricer& pricer);
 

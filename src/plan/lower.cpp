@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "mesh/exchange.h"
+#include "plan/lanes.h"
 #include "plan/schedule.h"
 #include "plan/segment_lowerer.h"
 
@@ -358,18 +359,7 @@ Program PlanLowerer::run() {
   add_transfers();
   add_steps();
   tie_parameters();
-
-  const int stages = static_cast<int>(plan_.stages.size());
-  const ScheduleShape shape{stages, static_cast<int>(plan_.chunks.size()) / stages,
-                            static_cast<int>(plan_.micro_batches)};
-  const Schedule& schedule = find_schedule(plan_.schedule);
-  if (const std::string_view reason = schedule.refuses(shape); !reason.empty()) {
-    throw Error(std::string(reason), "schedule");
-  }
-  auto orders = schedule.generate(shape);
-  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
-    program_.lanes.push_back({{static_cast<int>(s)}, plan_.stages[s].mesh, std::move(orders[s])});
-  }
+  fill_lanes(plan_, program_);
   return std::move(program_);
 }
 

@@ -30,7 +30,8 @@ Judged judge(const Problem& problem, Plan plan, bool keep_events) {
   result.timeline = simulate(program, plan, pricer, keep_events);
   result.fits = true;
   double fullest = -1;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+  // Stage s is lane s's own.
+  for (std::size_t s = 0; s < result.timeline.memory.size(); ++s) {
     const double used = result.timeline.memory[s].total() / usable_memory(problem, plan.stages[s]);
     if (used > 1) result.fits = false;
     if (used > fullest) fullest = used, result.fullest_stage = static_cast<int>(s);

@@ -1,17 +1,21 @@
 #include "sim/simulate.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 #include "base/error.h"
+#include "plan/lanes.h"
 
 namespace meshwright {
 namespace {
 
+// Forward, backward, weight.
+constexpr std::size_t kPasses = 3;
+
 struct ChunkTime {
-  Seconds forward, backward;  // Duration of one pass.
-  StageTime forward_parts, backward_parts;
-  Seconds send_forward, send_backward;  // Transfer to the next / previous chunk's stage.
+  std::array<Seconds, kPasses> duration;
+  std::array<StageTime, kPasses> parts;
 };
 
 // The part of overlapped traffic that compute does not hide.
@@ -31,6 +35,7 @@ class Simulation {
 
  private:
   void price_chunks();
+  void price_transfers();
   void execute(bool keep_events, Timeline& timeline);
   void finish_step(Timeline& timeline);
   StageTime parts_of(const BlockTime& block, const Efficiency& e, Seconds& duration) const;
@@ -39,7 +44,9 @@ class Simulation {
   const Plan& plan_;
   Pricer& pricer_;
   std::vector<ChunkTime> chunks_;
-  std::vector<Seconds> stage_end_;
+  std::vector<Seconds> transfers_;
+  // Per lane.
+  std::vector<Seconds> end_;
   std::vector<Seconds> last_backward_, first_forward_;
 };
 
@@ -66,8 +73,8 @@ StageTime Simulation::parts_of(const BlockTime& block, const Efficiency& e,
 }
 
 void Simulation::price_chunks() {
-  std::map<std::pair<int, int>, std::pair<BlockTime, BlockTime>>
-      blocks;  // (stage's first device, segment)
+  // By the stage's first device and size, and the segment.
+  std::map<std::array<int, 3>, std::array<BlockTime, kPasses>> blocks;
   const auto add = [](BlockTime& total, const BlockTime& part) {
     total.serial += part.serial;
     total.host += part.host;
@@ -76,146 +83,244 @@ void Simulation::price_chunks() {
     for (std::size_t i = 0; i < total.by_purpose.size(); ++i)
       total.by_purpose[i] += part.by_purpose[i];
   };
-  for (std::size_t c = 0; c < program_.chunks.size(); ++c) {
-    const ChunkProgram& chunk = program_.chunks[c];
+  for (const ChunkProgram& chunk : program_.chunks) {
     const Mesh& mesh = plan_.stages[static_cast<std::size_t>(chunk.stage)].mesh;
     const Efficiency& e = pricer_.efficiency(mesh);
-    BlockTime forward, backward;
+    std::array<BlockTime, kPasses> total;
+    bool split = false;
     for (int s : chunk.segments) {
-      const auto [it, fresh] = blocks.try_emplace({mesh.first_device, s});
+      const SegmentProgram& segment = program_.segments[static_cast<std::size_t>(s)];
+      const auto [it, fresh] = blocks.try_emplace({mesh.first_device, mesh.device_count(), s});
       if (fresh) {
-        const SegmentProgram& segment = program_.segments[static_cast<std::size_t>(s)];
-        it->second = {pricer_.block(segment.forward, mesh), pricer_.block(segment.backward, mesh)};
+        it->second = {pricer_.block(segment.forward, mesh), pricer_.block(segment.backward, mesh),
+                      pricer_.block(segment.weight, mesh)};
       }
-      add(forward, it->second.first);
-      add(backward, it->second.second);
+      split |= !segment.weight.empty();
+      for (std::size_t pass = 0; pass < kPasses; ++pass) add(total[pass], it->second[pass]);
     }
     ChunkTime time;
-    time.forward_parts = parts_of(forward, e, time.forward);
-    time.backward_parts = parts_of(backward, e, time.backward);
-    const auto transfer = [&](std::size_t from, std::size_t to, Bytes bytes) {
-      const Mesh& source = plan_.stages[static_cast<std::size_t>(program_.chunks[from].stage)].mesh;
-      const Mesh& target = plan_.stages[static_cast<std::size_t>(program_.chunks[to].stage)].mesh;
-      const int offset = target.first_device - source.first_device;
-      return offset == 0 ? Seconds(0) : pricer_.peer(bytes, source, offset);
-    };
-    if (c + 1 < program_.chunks.size()) time.send_forward = transfer(c, c + 1, chunk.send);
-    if (c > 0) time.send_backward = transfer(c, c - 1, program_.chunks[c - 1].send);
+    for (std::size_t pass = 0; pass < kPasses; ++pass) {
+      if (pass == 2 && !split) continue;
+      time.parts[pass] = parts_of(total[pass], e, time.duration[pass]);
+    }
     chunks_.push_back(time);
   }
 }
 
+void Simulation::price_transfers() {
+  const auto mesh_of = [&](int chunk) -> const Mesh& {
+    const int stage = program_.chunks[static_cast<std::size_t>(chunk)].stage;
+    return plan_.stages[static_cast<std::size_t>(stage)].mesh;
+  };
+  const auto last_device = [](const Mesh& mesh) {
+    int last = mesh.first_device;
+    for (const MeshAxis& a : mesh.axes) last += (a.size - 1) * a.stride;
+    return last;
+  };
+  for (const Transfer& t : program_.transfers) {
+    const Mesh& from = mesh_of(t.from_chunk);
+    const Mesh& to = mesh_of(t.to_chunk);
+    int offset = to.first_device - from.first_device;
+    if (from.device_count() == to.device_count()) {
+      transfers_.push_back(offset == 0 ? Seconds(0) : pricer_.peer(t.bytes, from, offset));
+      continue;
+    }
+    // Between a stage and one that lies over it: as far as their devices are apart, seen from the
+    // smaller one, whose links all messages share.
+    const Mesh& smaller = from.device_count() < to.device_count() ? from : to;
+    const Mesh& larger = from.device_count() < to.device_count() ? to : from;
+    offset = larger.first_device - smaller.first_device;
+    if (offset == 0) offset = last_device(larger) - smaller.first_device;
+    transfers_.push_back(pricer_.peer(t.bytes, smaller, offset));
+  }
+}
+
 void Simulation::execute(bool keep_events, Timeline& timeline) {
-  const std::size_t stages = program_.stages.size();
-  const std::size_t chunk_count = program_.chunks.size();
+  const std::size_t lanes = program_.lanes.size();
   const auto micro = static_cast<std::size_t>(program_.micro_batches);
-  constexpr double kNever = -1;
-  // Arrival of the input of (chunk, micro-batch), forward and backward.
-  std::vector<double> ready_forward(chunk_count * micro, kNever);
-  std::vector<double> ready_backward(chunk_count * micro, kNever);
-  for (std::size_t m = 0; m < micro; ++m) ready_forward[m] = 0;
-  std::vector<double> sent_forward = ready_forward;  // When the sender was done.
-  std::vector<double> sent_backward = ready_backward;
-
-  std::vector<std::size_t> next(stages, 0);
-  std::vector<double> clock(stages, 0);
-  std::map<std::pair<int, int>, double> link_free;  // (from stage, to stage)
-  stage_end_.assign(stages, Seconds(0));
-  last_backward_.assign(stages, Seconds(0));
-  first_forward_.assign(stages, Seconds(0));
-  timeline.stages.resize(stages);
-  if (keep_events) timeline.events.resize(stages);
-
-  const auto send = [&](std::size_t from, std::size_t to, double at, Seconds duration) {
-    const int a = program_.chunks[from].stage;
-    const int b = program_.chunks[to].stage;
-    if (a == b) return at;
-    double& free = link_free[{a, b}];
-    const double start = std::max(at, free);
-    free = start + duration.value;
-    return free;
+  const std::vector<std::vector<int>> covered = lanes_of_stages(program_.lanes);
+  const auto lanes_of_chunk = [&](int chunk) -> const std::vector<int>& {
+    const int stage = program_.chunks[static_cast<std::size_t>(chunk)].stage;
+    return covered[static_cast<std::size_t>(stage)];
   };
 
-  bool moved = true;
-  while (moved) {
-    moved = false;
-    for (std::size_t s = 0; s < stages; ++s) {
-      const std::vector<ScheduleItem>& order = program_.lanes[s].order;
-      while (next[s] < order.size()) {
-        const ScheduleItem& item = order[next[s]];
-        const auto c = static_cast<std::size_t>(item.chunk);
-        const std::size_t slot = c * micro + static_cast<std::size_t>(item.micro_batch);
-        const bool forward = item.phase == Phase::kForward;
-        const double ready = forward ? ready_forward[slot] : ready_backward[slot];
-        if (ready == kNever) break;
-        const ChunkTime& time = chunks_[c];
-        const double start = std::max(clock[s], ready);
-        // Of a wait, what the message itself took is communication, the rest is bubble.
-        const double sent = forward ? sent_forward[slot] : sent_backward[slot];
-        const double on_the_wire = std::max(0.0, std::min(start - clock[s], ready - sent));
-        timeline.stages[s].spent[static_cast<std::size_t>(Purpose::kPipeline)] +=
-            Seconds(on_the_wire);
-        const Seconds duration = forward ? time.forward : time.backward;
-        const double end = start + duration.value;
-        clock[s] = end;
-        StageTime& parts = timeline.stages[s];
-        const StageTime& spent = forward ? time.forward_parts : time.backward_parts;
-        for (std::size_t i = 0; i < parts.spent.size(); ++i) parts.spent[i] += spent.spent[i];
-        parts.host += spent.host;
-        if (keep_events) timeline.events[s].push_back({item, Seconds(start), Seconds(end)});
-        if (forward) {
-          if (first_forward_[s].value == 0) first_forward_[s] = duration;
-          if (c + 1 < chunk_count) {
-            sent_forward[slot + micro] = end;
-            ready_forward[slot + micro] = send(c, c + 1, end, time.send_forward);
-          } else {
-            sent_backward[slot] = ready_backward[slot] = end;
+  constexpr double kNever = -1;
+  constexpr std::size_t kNothing = SIZE_MAX;
+  struct Message {
+    double sent = kNever;     // When the last lane of the sender was done.
+    double arrived = kNever;  // Same, plus the wire.
+  };
+  std::vector<Message> messages(program_.transfers.size() * micro);
+  std::vector<std::uint8_t> passed(program_.chunks.size() * micro, 0);  // Bits of phases done.
+  std::vector<int> senders(program_.transfers.size(), 0);  // Lanes that have issued a send.
+  std::vector<double> link_free;                           // Per pair of stages with messages.
+  std::vector<int> link_of;                                // Per transfer.
+  {
+    std::map<std::pair<int, int>, int> links;
+    for (const Transfer& t : program_.transfers) {
+      const auto stage_of = [&](int c) {
+        return program_.chunks[static_cast<std::size_t>(c)].stage;
+      };
+      const auto [it, fresh] = links.try_emplace({stage_of(t.from_chunk), stage_of(t.to_chunk)},
+                                                 static_cast<int>(links.size()));
+      link_of.push_back(it->second);
+    }
+    link_free.assign(links.size(), 0);
+  }
+
+  std::vector<std::size_t> next(lanes, 0);
+  std::vector<double> clock(lanes, 0);
+  std::vector<std::size_t> waits_for(lanes, kNothing);  // Index of a message.
+  std::vector<int> met(program_.chunks.size(), 0);      // Lanes that have come to a shared pass.
+  end_.assign(lanes, Seconds(0));
+  last_backward_.assign(lanes, Seconds(0));
+  first_forward_.assign(lanes, Seconds(0));
+  timeline.stages.resize(lanes);
+  if (keep_events) timeline.events.resize(lanes);
+  std::vector<int> awake;
+  for (std::size_t l = lanes; l-- > 0;) awake.push_back(static_cast<int>(l));
+
+  const auto run_pass = [&](std::size_t lane, const ScheduleItem& item, double start) {
+    const auto pass = static_cast<std::size_t>(item.phase);
+    const ChunkTime& time = chunks_[static_cast<std::size_t>(item.chunk)];
+    const Seconds duration = time.duration[pass];
+    clock[lane] = start + duration.value;
+    StageTime& parts = timeline.stages[lane];
+    const StageTime& spent = time.parts[pass];
+    for (std::size_t i = 0; i < parts.spent.size(); ++i) parts.spent[i] += spent.spent[i];
+    parts.host += spent.host;
+    if (keep_events) {
+      timeline.events[lane].push_back({item, Seconds(start), Seconds(clock[lane])});
+    }
+    if (item.phase == Phase::kForward) {
+      if (first_forward_[lane].value == 0) first_forward_[lane] = duration;
+    } else if (duration.value > 0) {
+      last_backward_[lane] = duration;
+    }
+    ++next[lane];
+  };
+
+  // Runs a lane as far as it gets.
+  const auto advance = [&](std::size_t lane) {
+    const std::vector<ScheduleItem>& order = program_.lanes[lane].order;
+    while (next[lane] < order.size()) {
+      const ScheduleItem& item = order[next[lane]];
+      const auto index = static_cast<std::size_t>(item.chunk);
+      const std::size_t slot = index * micro + static_cast<std::size_t>(item.micro_batch);
+      switch (item.phase) {
+        case Phase::kSendWait:  // Messages are copied out: the sender need not wait.
+        case Phase::kReceive:
+          ++next[lane];
+          break;
+        case Phase::kSend: {
+          Message& message = messages[slot];
+          const Transfer& transfer = program_.transfers[index];
+          message.sent = std::max(message.sent, clock[lane]);
+          ++next[lane];
+          if (++senders[index] < std::ssize(lanes_of_chunk(transfer.from_chunk))) break;
+          senders[index] = 0;
+          double& free = link_free[static_cast<std::size_t>(link_of[index])];
+          free = std::max(message.sent, free) + transfers_[index].value;
+          message.arrived = free;
+          for (int other : lanes_of_chunk(transfer.to_chunk)) {
+            std::size_t& waits = waits_for[static_cast<std::size_t>(other)];
+            if (waits != slot) continue;
+            waits = kNothing;
+            awake.push_back(other);
           }
-        } else {
-          last_backward_[s] = duration;
-          if (c > 0) {
-            sent_backward[slot - micro] = end;
-            ready_backward[slot - micro] = send(c, c - 1, end, time.send_backward);
-          }
+          break;
         }
-        ++next[s];
-        moved = true;
+        case Phase::kReceiveWait: {
+          const Message& message = messages[slot];
+          if (message.arrived == kNever) {
+            waits_for[lane] = slot;
+            return;
+          }
+          // Of a wait, what the message itself took is communication, the rest is bubble.
+          const double start = std::max(clock[lane], message.arrived);
+          const double on_the_wire =
+              std::max(0.0, std::min(start - clock[lane], message.arrived - message.sent));
+          timeline.stages[lane].spent[static_cast<std::size_t>(Purpose::kPipeline)] +=
+              Seconds(on_the_wire);
+          clock[lane] = start;
+          ++next[lane];
+          break;
+        }
+        case Phase::kForward:
+        case Phase::kBackward:
+        case Phase::kWeight: {
+          const std::vector<int>& together = lanes_of_chunk(item.chunk);
+          if (together.size() > 1 && ++met[index] < std::ssize(together)) return;
+          met[index] = 0;
+          const ScheduleItem pass = item;
+          const auto bit = static_cast<std::uint8_t>(1u << static_cast<unsigned>(pass.phase));
+          MW_CHECK(passed[slot] + 1 == bit,
+                   "the schedule deadlocks: a pass before its forward pass");
+          passed[slot] = static_cast<std::uint8_t>(passed[slot] | bit);
+          if (together.size() == 1) {
+            run_pass(lane, pass, clock[lane]);
+            break;
+          }
+          double start = 0;
+          for (int other : together)
+            start = std::max(start, clock[static_cast<std::size_t>(other)]);
+          for (int other : together) {
+            const auto l = static_cast<std::size_t>(other);
+            const auto& there = program_.lanes[l].order;
+            MW_CHECK(next[l] < there.size() && there[next[l]] == pass,
+                     "the schedule deadlocks: lanes run a shared stage in different orders");
+            run_pass(l, pass, start);
+            if (l != lane) awake.push_back(other);
+          }
+          break;
+        }
       }
     }
+  };
+  while (!awake.empty()) {
+    const auto lane = static_cast<std::size_t>(awake.back());
+    awake.pop_back();
+    advance(lane);
   }
-  for (std::size_t s = 0; s < stages; ++s) {
-    MW_CHECK(next[s] == program_.lanes[s].order.size(), "the schedule deadlocks");
-    stage_end_[s] = Seconds(clock[s]);
+  for (std::size_t l = 0; l < lanes; ++l) {
+    MW_CHECK(next[l] == program_.lanes[l].order.size(), "the schedule deadlocks");
+    end_[l] = Seconds(clock[l]);
   }
 }
 
 void Simulation::finish_step(Timeline& timeline) {
-  const std::size_t stages = program_.stages.size();
+  const std::size_t lanes = program_.lanes.size();
   Seconds reduced;
-  std::vector<Seconds> exposed(stages), optimizer(stages), gather(stages);
-  for (std::size_t s = 0; s < stages; ++s) {
-    const Mesh& mesh = plan_.stages[s].mesh;
-    const Efficiency& e = pricer_.efficiency(mesh);
-    const StepTime step = step_time(program_.stages[s].step, mesh, pricer_);
+  std::vector<Seconds> exposed(lanes), optimizer(lanes), gather(lanes);
+  for (std::size_t l = 0; l < lanes; ++l) {
+    const Efficiency& e = pricer_.efficiency(program_.lanes[l].mesh);
+    StepTime step;
+    for (int stage : program_.lanes[l].stages) {
+      const auto s = static_cast<std::size_t>(stage);
+      const StepTime part = step_time(program_.stages[s].step, plan_.stages[s].mesh, pricer_);
+      step.reduce += part.reduce;
+      step.optimizer += part.optimizer;
+      step.gather += part.gather;
+    }
     // All chunks of the stage finish their last micro-batch together; only that pass can hide
     // reductions.
-    exposed[s] = step.reduce - std::min(step.reduce * e.gradient_overlap, last_backward_[s]);
-    optimizer[s] = step.optimizer;
-    gather[s] = step.gather - std::min(step.gather * e.update_overlap, first_forward_[s]);
-    reduced = std::max(reduced, stage_end_[s] + exposed[s]);
+    exposed[l] = step.reduce - std::min(step.reduce * e.gradient_overlap, last_backward_[l]);
+    optimizer[l] = step.optimizer;
+    gather[l] = step.gather - std::min(step.gather * e.update_overlap, first_forward_[l]);
+    reduced = std::max(reduced, end_[l] + exposed[l]);
   }
   // Gradient clipping makes every stage wait for the slowest before the optimizer.
   Seconds tail, fixed;
-  for (std::size_t s = 0; s < stages; ++s) {
-    tail = std::max(tail, optimizer[s] + gather[s]);
-    fixed = std::max(fixed, pricer_.efficiency(plan_.stages[s].mesh).step_fixed);
+  for (std::size_t l = 0; l < lanes; ++l) {
+    tail = std::max(tail, optimizer[l] + gather[l]);
+    fixed = std::max(fixed, pricer_.efficiency(program_.lanes[l].mesh).step_fixed);
   }
   timeline.step = reduced + tail + fixed;
-  for (std::size_t s = 0; s < stages; ++s) {
-    StageTime& parts = timeline.stages[s];
-    parts.spent[static_cast<std::size_t>(Purpose::kGradient)] += exposed[s];
-    parts.spent[static_cast<std::size_t>(Purpose::kOptimizer)] += optimizer[s];
-    parts.spent[static_cast<std::size_t>(Purpose::kParameterGather)] += gather[s];
+  for (std::size_t l = 0; l < lanes; ++l) {
+    StageTime& parts = timeline.stages[l];
+    parts.spent[static_cast<std::size_t>(Purpose::kGradient)] += exposed[l];
+    parts.spent[static_cast<std::size_t>(Purpose::kOptimizer)] += optimizer[l];
+    parts.spent[static_cast<std::size_t>(Purpose::kParameterGather)] += gather[l];
     parts.host += fixed;
     Seconds busy = parts.host;
     for (Seconds t : parts.spent) busy += t;
@@ -226,6 +331,7 @@ void Simulation::finish_step(Timeline& timeline) {
 Timeline Simulation::run(bool keep_events) {
   Timeline timeline;
   price_chunks();
+  price_transfers();
   execute(keep_events, timeline);
   finish_step(timeline);
   timeline.memory = program_memory(program_, plan_, pricer_);

@@ -9,35 +9,37 @@
 
 namespace meshwright {
 
-/// One item of a stage's order as it ran.
+/// One pass of a lane's order as it ran.
 struct Event {
   ScheduleItem item;
   Seconds start, end;
 };
 
-/// Where one stage's step time went. The parts add up to the step time.
+/// Where one lane's step time went. The parts add up to the step time.
 struct StageTime {
   std::array<Seconds, kPurposeCount>
       spent{};     ///< By purpose; only what is exposed of overlapped traffic.
   Seconds host;    ///< Fixed costs per micro-batch and step.
-  Seconds bubble;  ///< Waiting for other stages.
+  Seconds bubble;  ///< Waiting for other lanes.
 };
 
+/// What devices do, lane by lane (see Program::lanes; where stages do not overlap, lane i is stage
+/// i).
 struct Timeline {
   Seconds step;
   std::vector<StageTime> stages;
-  std::vector<std::vector<Event>> events;  ///< Per stage; empty unless asked for.
-  std::vector<MemoryBreakdown> memory;     ///< Per stage.
+  std::vector<std::vector<Event>> events;  ///< Empty unless asked for.
+  std::vector<MemoryBreakdown> memory;
 
-  /// The stage that waits least.
+  /// The lane that waits least.
   int bottleneck() const;
 };
 
-/// Runs a program on the priced cluster: stages execute their orders, a forward (backward) pass
-/// starts when the neighbouring chunk's result has arrived; transfers between two stages share
-/// their link in turn; gradient reductions hide behind the last backward pass and parameter gathers
-/// behind the first forward pass as far as the efficiency allows. Throws InternalError when the
-/// order deadlocks.
+/// Runs a program on the priced cluster: lanes execute their orders. A send starts when it is
+/// issued and the link between the two stages is free; a wait for a receive ends when the message
+/// is there; passes of a stage over several lanes start when all of them have come to it. Gradient
+/// reductions hide behind the last backward (or weight) pass and parameter gathers behind the first
+/// forward pass as far as the efficiency allows. Throws InternalError when the orders deadlock.
 Timeline simulate(const Program& program, const Plan& plan, Pricer& pricer,
                   bool keep_events = false);
 

@@ -21,6 +21,8 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
   return order;
 }
 
+double bubble(const ScheduleShape& shape) { return shape.stages - 1; }
+
 }  // namespace
 
 const Schedule kGpipe = {
@@ -28,6 +30,7 @@ const Schedule kGpipe = {
     .summary = "all forward passes, then all backward passes",
     .refuses = refuses,
     .generate = generate,
+    .bubble = bubble,
 };
 
 }  // namespace meshwright

@@ -45,6 +45,8 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
   return order;
 }
 
+double bubble(const ScheduleShape& shape) { return (shape.stages - 1.0) / shape.chunks_per_stage; }
+
 }  // namespace
 
 const Schedule kInterleaved = {
@@ -52,6 +54,9 @@ const Schedule kInterleaved = {
     .summary = "1F1B over several chunks per stage",
     .refuses = refuses,
     .generate = generate,
+    .bubble = bubble,
+    .vpp_min = 2,
+    .vpp_max = 16,
 };
 
 }  // namespace meshwright

@@ -31,6 +31,8 @@ std::vector<std::vector<ScheduleItem>> generate(const ScheduleShape& shape) {
   return order;
 }
 
+double bubble(const ScheduleShape& shape) { return shape.stages - 1; }
+
 }  // namespace
 
 const Schedule kOneForwardOneBackward = {
@@ -38,6 +40,7 @@ const Schedule kOneForwardOneBackward = {
     .summary = "one forward, one backward in steady state",
     .refuses = refuses,
     .generate = generate,
+    .bubble = bubble,
 };
 
 }  // namespace meshwright
