@@ -4,29 +4,11 @@
 
 #include <algorithm>
 
+#include "verify/operator_needs.h"
 #include "verify/segment_replay.h"
 
 namespace meshwright {
 namespace {
-
-// Whether an operator is linear in this operand and nothing else's gradient depends on it: biases,
-// summands.
-bool is_summand(const Op& op, std::size_t operand) {
-  const std::string& kind = op.kind;
-  if (kind == "add" || kind == "concat" || kind == "relative_bias" || kind == "embedding") {
-    return true;
-  }
-  const bool has_bias = kind == "linear" || kind == "conv2d" || kind == "grouped_linear" ||
-                        kind == "moe_router" || kind == "layer_norm";
-  return has_bias && operand == 2;
-}
-
-// Whether the gradient of an operand does not depend on that operand itself.
-bool is_bilinear(const Op& op, const Rule& rule) {
-  const bool sums = std::any_of(rule.factors.begin(), rule.factors.end(),
-                                [](const Factor& f) { return f.kind == FactorKind::kSum; });
-  return (sums && op.kind != "cross_entropy") || op.kind == "mul" || op.kind == "moe_combine";
-}
 
 bool has_factor(const RuleTensor& tensor, int factor) {
   for (const RuleDim& dim : tensor.dims) {
@@ -212,31 +194,25 @@ std::string SegmentReplay::missing_operand(const Instr& instr, const Rule& rule)
   std::vector<TensorType> inputs, outputs;
   for (ValueId id : op.inputs) inputs.push_back(context_.type(id));
   for (ValueId id : op.outputs) outputs.push_back(context_.type(id));
-  const Saved saved = saved_of(find_op(op.kind), {op.attrs, inputs, outputs});
-  const bool bilinear = is_bilinear(op, rule);
+  const OpContext types{op.attrs, inputs, outputs};
   for (std::size_t k = 0; k < out.size(); ++k) {
     if (out[k] < 0) continue;
-    const auto is_parameter = [&](std::size_t m) {
-      const ValueKind kind = context_.graph.value(op.inputs[m]).kind;
-      return kind == ValueKind::kParameter || kind == ValueKind::kBuffer;
+    const GradientNeeds needs = gradient_needs(context_.graph, op, rule, types, k);
+    const auto lacks = [&](const char* what, std::size_t first, const std::vector<int>& positions,
+                           const std::vector<ValueId>& values) -> std::string {
+      for (int m : positions) {
+        const auto position = static_cast<std::size_t>(m);
+        if (in[first + position] >= 0) continue;
+        return fmt::format("{} {} ({}) is needed for the gradient of operand {}", what, m,
+                           context_.graph.value(values[position]).name, k);
+      }
+      return {};
     };
-    for (std::size_t m = 0; m < op.inputs.size(); ++m) {
-      const bool is_saved = std::find(saved.inputs.begin(), saved.inputs.end(),
-                                      static_cast<int>(m)) != saved.inputs.end();
-      const bool self = m == k && (bilinear || is_parameter(m));
-      if (self || (!is_saved && (!is_parameter(m) || is_summand(op, m)))) continue;
-      if (in[op.outputs.size() + m] < 0) {
-        return fmt::format("operand {} ({}) is needed for the gradient of operand {}", m,
-                           context_.graph.value(op.inputs[m]).name, k);
-      }
+    std::string f = lacks("operand", op.outputs.size(), needs.operands, op.inputs);
+    if (f.empty()) {
+      f = lacks("result", op.outputs.size() + op.inputs.size(), needs.results, op.outputs);
     }
-    for (int j : saved.outputs) {
-      const auto position = static_cast<std::size_t>(j);
-      if (in[op.outputs.size() + op.inputs.size() + position] < 0) {
-        return fmt::format("result {} ({}) is needed for the gradient of operand {}", j,
-                           context_.graph.value(op.outputs[position]).name, k);
-      }
-    }
+    if (!f.empty()) return f;
   }
   return {};
 }
