@@ -148,9 +148,13 @@ void SegmentReplay::write(std::int32_t b, Terms terms) {
   std::sort(terms.begin(), terms.end(),
             [](const Term& a, const Term& t) { return a.source < t.source; });
   BufferState& s = state(b);
+  if (s.alive && buffer(b).kind != BufferKind::kAccumulated) {
+    fail("filled again before it was freed", b);
+  }
   s.alive = true;
   s.freed = -1;
   s.writer = static_cast<std::int32_t>(trace_.size()) - 1;
+  s.was_whole |= open == 0;
   s.terms = std::move(terms);
 }
 
@@ -398,6 +402,21 @@ void SegmentReplay::finish_forward() {
     }
     if (s.terms.size() != 1 || s.terms[0].open != 0) {
       fail("a result on which a sum is due", b);
+    }
+  }
+  // Losses and other final results are read by nobody here, but must come to be.
+  for (int i = segment_.first_op; i < segment_.last_op; ++i) {
+    for (ValueId id : context_.graph.ops[static_cast<std::size_t>(i)].outputs) {
+      if (!context_.uses.of(id).empty()) continue;
+      bool whole = false;
+      for (std::size_t b = 0; b < states_.size(); ++b) {
+        whole |= program_.buffers[b].value == id &&
+                 program_.buffers[b].kind == BufferKind::kValue && states_[b].was_whole;
+      }
+      if (!whole) {
+        fail(fmt::format("{} never exists whole: a sum is still due on it",
+                         context_.graph.value(id).name));
+      }
     }
   }
 }

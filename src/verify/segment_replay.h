@@ -45,6 +45,7 @@ std::string region_text(const TensorType& type, const Placement& place, const Sp
 /// What a device's buffer holds while a program is replayed, on all devices at once.
 struct BufferState {
   bool alive = false;
+  bool was_whole = false;    ///< Held a value on which no sum was due.
   std::int32_t writer = -1;  ///< Step of the trace that filled it.
   std::int32_t freed = -1;   ///< Step that freed it.
   Terms terms;
