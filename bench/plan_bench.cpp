@@ -6,6 +6,7 @@
 #include "ops/builder.h"
 #include "plan/lower.h"
 #include "plan/plan.h"
+#include "verify/verify.h"
 
 namespace meshwright {
 namespace {
@@ -68,6 +69,37 @@ void BM_LowerLlama405B(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(lower(plan, model.graph, segments));
 }
 BENCHMARK(BM_LowerLlama405B)->Unit(benchmark::kMillisecond);
+
+// The proof that a plan computes what the graph says.
+void BM_VerifyLongGraph(benchmark::State& state) {
+  const Graph graph = long_graph(static_cast<int>(state.range(0)));
+  const auto segments = find_segments(graph);
+  const Plan plan = staged(
+      graph, segments,
+      {.pp = 64, .dp = 2, .tp = 4, .sp = true, .micro_batch = 1, .zero = StateSharding::kZero1});
+  const Program program = lower(plan, graph, segments);
+  for (auto _ : state) {
+    const VerifyReport report = verify(program, plan, graph, segments);
+    if (!report.proved()) state.SkipWithError(to_string(report).c_str());
+  }
+}
+BENCHMARK(BM_VerifyLongGraph)->Arg(10000)->Arg(100000)->Unit(benchmark::kMillisecond);
+
+void BM_VerifyLlama405B(benchmark::State& state) {
+  ImportOptions options;
+  options.global_batch = 2048;
+  const Model model = import_model("llama-3.1-405b", options);
+  const auto segments = find_segments(model.graph);
+  const Plan plan = staged(
+      model.graph, segments,
+      {.pp = 16, .dp = 128, .tp = 8, .sp = true, .micro_batch = 1, .zero = StateSharding::kZero1});
+  const Program program = lower(plan, model.graph, segments);
+  for (auto _ : state) {
+    const VerifyReport report = verify(program, plan, model.graph, segments);
+    if (!report.proved()) state.SkipWithError(to_string(report).c_str());
+  }
+}
+BENCHMARK(BM_VerifyLlama405B)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace meshwright
