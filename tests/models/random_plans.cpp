@@ -207,8 +207,17 @@ RandomPlan Maker::make() {
   plan.training.dtype = DType::kF32;
   const auto segments = static_cast<std::int64_t>(made.segments.size());
   const int stages = static_cast<int>(pick(1, std::min<std::int64_t>(segments, 4)));
-  const int per_stage =
-      stages > 1 && micro_batches % stages == 0 && 2 * stages <= segments && chance(50) ? 2 : 1;
+  // Any schedule that takes the shape; bidirectional ones hold every parameter twice.
+  ScheduleShape shape{stages, 1, static_cast<int>(micro_batches), {}, {}};
+  const Schedule* schedule = nullptr;
+  while (schedule == nullptr) {
+    const Schedule* s = all_schedules()[static_cast<std::size_t>(
+        pick(0, static_cast<std::int64_t>(all_schedules().size()) - 1))];
+    shape.chunks_per_stage = static_cast<int>(pick(1, 2));
+    if (s->slices || s->recycles || s->takes_everywhere || shape.chunks() > segments) continue;
+    if ((s->replicas == 1 || alike_) && s->refuses(shape).empty()) schedule = s;
+  }
+  plan.schedule = schedule->name;
   int first_device = 0;
   for (int s = 0; s < stages; ++s) {
     Stage stage = s > 0 && alike_ ? plan.stages[0] : make_stage(first_device);
@@ -216,16 +225,16 @@ RandomPlan Maker::make() {
     first_device += stage.mesh.device_count();
     plan.stages.push_back(std::move(stage));
   }
-  plan.schedule = per_stage > 1 ? "interleaved" : chance(50) ? "1f1b" : "gpipe";
   std::vector<int> cuts;
   for (int i = 1; i < static_cast<int>(segments); ++i) cuts.push_back(i);
   std::shuffle(cuts.begin(), cuts.end(), random_);
-  cuts.resize(static_cast<std::size_t>(stages * per_stage - 1));
+  cuts.resize(static_cast<std::size_t>(shape.chunks() - 1));
   std::sort(cuts.begin(), cuts.end());
-  for (int c = 0; c < stages * per_stage; ++c) {
-    const auto i = static_cast<std::size_t>(c);
-    plan.chunks.push_back({c % stages, c == 0 ? 0 : cuts[i - 1],
-                           i < cuts.size() ? cuts[i] : static_cast<int>(segments), 0});
+  for (int c = 0; c < schedule->replicas * shape.chunks(); ++c) {
+    const auto i = static_cast<std::size_t>(c % shape.chunks());
+    plan.chunks.push_back({schedule->stage_of(shape, c), i == 0 ? 0 : cuts[i - 1],
+                           i < cuts.size() ? cuts[i] : static_cast<int>(segments),
+                           c / shape.chunks()});
   }
   auto overrides = std::make_shared<Overrides>();
   int tied_rule = -1;
