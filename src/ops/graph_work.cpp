@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "ops/gradient_flow.h"
 #include "ops/op_def.h"
 
 namespace meshwright {
 
 Flops model_flops(const Graph& graph) {
   Flops total;
+  const std::vector<bool> needed = requires_gradient(graph);
   for (const Op& op : graph.ops) {
     std::vector<TensorType> inputs, outputs;
     for (ValueId id : op.inputs) inputs.push_back(graph.value(id).type);
@@ -15,7 +17,10 @@ Flops model_flops(const Graph& graph) {
     const Work work = work_of(find_op(op.kind), {op.attrs, inputs, outputs});
     // Only products count: matrix units do them, and so do the published formulas.
     if (work.kernel == KernelClass::kMatmul || work.kernel == KernelClass::kAttention) {
-      total += work.forward_flops * 3;
+      // What no gradient passes (a recycled iteration but the last) has no backward pass.
+      const bool backward = std::ranges::any_of(
+          op.outputs, [&](ValueId id) { return static_cast<bool>(needed[id.index()]); });
+      total += work.forward_flops * (backward ? 3 : 1);
     }
   }
   return total;

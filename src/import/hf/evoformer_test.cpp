@@ -216,6 +216,14 @@ TEST(Evoformer, OnlyTheLastPassHasGradients) {
   }
 }
 
+// A pass without gradients costs a third of the last one.
+TEST(Evoformer, RecycledPassesCountForwardOnly) {
+  const double once = model_flops(build({.recycles = 0})).value;
+  const double heads = 3 * 2.0 * (8 * 16 * 24 * 23 + 16 * 16 * 20 * 64);
+  EXPECT_NEAR(model_flops(build({.recycles = 3})).value, once + 3 * (once - heads) / 3,
+              1e-6 * once);
+}
+
 TEST(Evoformer, OptionsCount) {
   const Graph graph =
       build({}, {.global_batch = 4, .seq = 40, .attention = "unfused", .dropout = true});
