@@ -250,6 +250,40 @@ TEST(Lower, RecomputeTradesMemoryForWork) {
   EXPECT_GT(again.layer.backward.size(), kept.layer.backward.size());
 }
 
+// Two passes over the same layer of which the first is detached: it runs forward once, whatever the
+// stage recomputes and shards, and keeps nothing.
+TEST(Lower, WhatNoGradientPassesKeepsNothing) {
+  GraphBuilder b("recycled");
+  const Dim hidden{"hidden", 32, 1};
+  const ValueId input = b.input("x", {DType::kBf16, {{"batch", 16, 1}, hidden}});
+  const ValueId up = b.parameter("up.weight", {{"ffn", 64, 1}, hidden});
+  const ValueId down = b.parameter("down.weight", {hidden, {"ffn", 64, 1}});
+  const auto layer = [&](const std::string& name, ValueId x) {
+    const ValueId y = b.op("relu", name + ".act", {b.op("linear", name + ".up", {x, up})});
+    return b.op("add", name + ".add", {x, b.op("linear", name + ".down", {y, down})});
+  };
+  ValueId x = b.op("scale", "start", {input});
+  x = b.op("detach", "cut", {layer("recycle0.layers.0", x)});
+  layer("recycle1.layers.0", x);
+  const Graph graph = b.finish();
+  const auto segments = find_segments(graph);
+  ASSERT_EQ(segments.size(), 4u);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    for (const StateSharding zero : {StateSharding::kNone, StateSharding::kZero3}) {
+      Stage stage = make_stage({.dp = 2, .zero = zero}, {}, 0);
+      stage.recompute = recompute;
+      SegmentLowering lowering(graph, segments);
+      const SegmentProgram first = lowering.lower(1, stage, {}, 16);
+      EXPECT_THAT(first.backward, IsEmpty());
+      EXPECT_EQ(first.saved, Bytes(0));
+      EXPECT_FALSE(first.forward.empty());
+      const SegmentProgram last = lowering.lower(3, stage, {}, 16);
+      EXPECT_FALSE(last.backward.empty());
+      EXPECT_GT(last.saved, Bytes(0));
+    }
+  }
+}
+
 TEST(Lower, WholePlansHaveOrdersAndSteps) {
   const Graph graph = test_model({.tied = true});
   const auto segments = find_segments(graph);

@@ -68,11 +68,9 @@ int SegmentLowerer::saved_operand(int index, std::size_t k) {
 void SegmentLowerer::backward_op(int index) {
   const Op& op = op_at(index);
   const LoweredOp& l = lowered(index);
-  const bool reached = std::any_of(op.outputs.begin(), op.outputs.end(),
-                                   [&](ValueId id) { return has_gradient(id); });
   const bool due =
       std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId id) { return has_gradient(id); });
-  if (!reached || !due) return;
+  if (!has_backward(index) || !due) return;
   double live = 0;
   std::vector<std::int32_t> in;
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {

@@ -418,7 +418,7 @@ void SegmentLowerer::forward_op(int index) {
   const LoweredOp& l = lowered(index);
   const bool loss = op.kind == "cross_entropy";
   double live = loss ? 0 : l.saved.extra.value;
-  if (loss) program_.loss += l.saved.extra;
+  if (loss && has_backward(index)) program_.loss += l.saved.extra;
   std::vector<std::int32_t> in, out;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     in.push_back(operand(program_.forward, index, k));
@@ -443,6 +443,9 @@ void SegmentLowerer::forward_op(int index) {
     forms_[id.value] = {{program_.buffers[static_cast<std::size_t>(rest)].form, rest}};
     if (t_.crosses(id)) program_.results.push_back(rest);
   }
+  program_.forward_peak = std::max(program_.forward_peak, Bytes(live));
+  // What no gradient passes (a recycled iteration) keeps nothing.
+  if (!has_backward(index)) return;
   for (int k : l.saved.inputs) {
     const auto i = static_cast<std::size_t>(k);
     keep(op.inputs[i], l.inputs[i].bytes());
@@ -453,7 +456,6 @@ void SegmentLowerer::forward_op(int index) {
   }
   kept_extra_ += l.saved.extra.value;
   if (op.kind == "attention") attention_extra_ += l.saved.extra.value;
-  program_.forward_peak = std::max(program_.forward_peak, Bytes(live));
 }
 
 // What is left of a list's buffers dies after the instruction that uses it last.
@@ -554,7 +556,9 @@ SegmentProgram SegmentLowerer::run(int index) {
   if (mode == Recompute::kSelective) saved -= attention_extra_;
   program_.saved = Bytes(saved);
 
-  const bool again = mode == Recompute::kFull && segment_.is_layer;
+  bool any_backward = false;
+  for (int i = segment_.first_op; i < segment_.last_op; ++i) any_backward |= has_backward(i);
+  const bool again = mode == Recompute::kFull && segment_.is_layer && any_backward;
   if (again) recompute();
   for (int i = segment_.last_op - 1; i >= segment_.first_op; --i) backward_op(i);
   std::vector<std::int32_t> inbound;

@@ -67,6 +67,11 @@ class SegmentLowerer {
   const Sharding& wanted(int op, std::size_t operand) { return lowered(op).in[operand]; }
   Sharding gathered_keys(const LoweredOp& op, std::size_t operand, const Sharding& form) const;
   bool has_gradient(ValueId id) const { return t_.has_gradient[id.index()] != 0; }
+  bool has_backward(int op) const {
+    const auto& outputs = op_at(op).outputs;
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [&](ValueId id) { return has_gradient(id); });
+  }
   // Partial sums that the gradients of an operator's results may still have (gradient_resting).
   std::uint32_t inherited_partial(int op);
   Sharding operand_gradient(int op, std::size_t operand);
