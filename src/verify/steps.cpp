@@ -260,6 +260,10 @@ void Steps::run_instr(const Instr& instr) {
     readers_.back().push_back(states_[{o.segment, o.buffer}].writer);
   }
   if (instr.kind == InstrKind::kCollective && instr.tie >= 0) return tie(instr, in, out);
+  if (instr.kind == InstrKind::kCollective &&
+      (instr.collective == CollectiveKind::kRing || instr.collective == CollectiveKind::kHalo)) {
+    fail("rings and borders are for activations");
+  }
   std::vector<std::pair<BufferId, StepState>> results;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const BufferId from{in[i].segment, in[i].buffer}, to{out[i].segment, out[i].buffer};
