@@ -41,13 +41,17 @@ std::int64_t split_size(std::int64_t size, std::int64_t unit, std::int64_t parts
 
 TensorType local_type(const TensorType& type, const Sharding& sharding, const Mesh& mesh) {
   TensorType local = type;
+  make_local(local, sharding, mesh);
+  return local;
+}
+
+void make_local(TensorType& type, const Sharding& sharding, const Mesh& mesh) {
   for (int d = 0; d < sharding.rank; ++d) {
     const auto i = static_cast<std::size_t>(d);
     if (sharding.dims[i].empty()) continue;
-    Dim& dim = local.dims[i];
+    Dim& dim = type.dims[i];
     dim.size = split_size(dim.size, dim.unit, mesh.size(sharding.dims[i]));
   }
-  return local;
 }
 
 Bytes local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& mesh) {

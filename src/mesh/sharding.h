@@ -48,6 +48,8 @@ std::int64_t split_size(std::int64_t size, std::int64_t unit, std::int64_t parts
 
 /// The type of the largest shard.
 TensorType local_type(const TensorType& type, const Sharding& sharding, const Mesh& mesh);
+/// The same in place.
+void make_local(TensorType& type, const Sharding& sharding, const Mesh& mesh);
 
 /// Bytes of the largest shard.
 Bytes local_bytes(const TensorType& type, const Sharding& sharding, const Mesh& mesh);

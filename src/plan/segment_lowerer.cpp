@@ -62,13 +62,11 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
   const Op& op = op_at(index);
   LoweredOp l;
   l.def = t_.defs[static_cast<std::size_t>(index)];
-  std::vector<TensorType> types;
-  types.reserve(op.inputs.size());
-  for (ValueId id : op.inputs) types.push_back(micro_type(id));
-  std::vector<TensorType> results;
-  for (ValueId id : op.outputs) results.push_back(micro_type(id));
+  // Whole at first, then cut to a device's part in place.
+  l.inputs.reserve(op.inputs.size());
+  for (ValueId id : op.inputs) l.inputs.push_back(micro_type(id));
   l.rule = &types_.rule(index, *l.def, samples_);
-  l.strategy = strategy_for(*l.rule, types, stage_.roles, stage_.mesh, l.def->ring);
+  l.strategy = strategy_for(*l.rule, l.inputs, stage_.roles, stage_.mesh, l.def->ring);
   if (t_.overrides != nullptr && !t_.overrides->rule_of_op.empty()) {
     const std::int32_t rule = t_.overrides->rule_of_op[static_cast<std::size_t>(index)];
     if (rule >= 0) {
@@ -76,10 +74,12 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
         const Strategy own =
             overridden(l.strategy, *l.rule, t_.overrides->rules[static_cast<std::size_t>(rule)],
                        stage_.roles, stage_.mesh);
-        check_strategy(own, *l.rule, types, results, stage_.mesh);
+        std::vector<TensorType> results;
+        for (ValueId id : op.outputs) results.push_back(micro_type(id));
+        check_strategy(own, *l.rule, l.inputs, results, stage_.mesh);
         LoweredOp halos = l;
         halos.strategy = own;
-        find_halos(halos, index, types, results);
+        find_halos(halos, index, l.inputs, results);
         l.strategy = own;
         l.halo = std::move(halos.halo);
       } catch (const Error& e) {
@@ -89,15 +89,15 @@ const LoweredOp& SegmentLowerer::lowered(int index) {
       }
     }
   }
-  l.inputs.reserve(op.inputs.size());
   l.in.reserve(op.inputs.size());
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     l.in.push_back(input_sharding(*l.rule, l.strategy, k));
-    l.inputs.push_back(local_type(types[k], l.in[k], stage_.mesh));
+    make_local(l.inputs[k], l.in[k], stage_.mesh);
   }
   for (std::size_t k = 0; k < op.outputs.size(); ++k) {
     l.out.push_back(output_sharding(*l.rule, l.strategy, k));
-    l.outputs.push_back(local_type(micro_type(op.outputs[k]), l.out[k], stage_.mesh));
+    l.outputs.push_back(micro_type(op.outputs[k]));
+    make_local(l.outputs[k], l.out[k], stage_.mesh);
   }
   const OpContext context{op.attrs, l.inputs, l.outputs};
   l.work = work_of(*l.def, context);
