@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "cli.h"
 
 namespace meshwright::cli {
@@ -32,9 +33,9 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
-  std::string known;
-  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
-  throw Error(fmt::format("unknown command '{}'", argv[1]), {}, "commands: " + known);
+  throw Error(fmt::format("unknown command '{}'", argv[1]), {},
+              fmt::format("did you mean {}? meshwright --help lists the commands",
+                          nearest_names(argv[1], names, 1).front()));
 }
 
 int run(int argc, char** argv) {
