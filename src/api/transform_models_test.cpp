@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
+#include "cluster/cluster.h"
 #include "import/import.h"
+#include "plan/lower.h"
 #include "plan/transforms/transform_properties.h"
+#include "verify/verify.h"
 
 namespace meshwright {
 namespace {
@@ -142,6 +145,38 @@ TEST(TransformModels, EvoformerSegments) {
   EXPECT_EQ(classes.size(), 1u);
   // Embedding and end of every pass are one segment each, of which neighbours join.
   EXPECT_EQ(segments.size(), 4u * 48 + 5);
+}
+
+// Plans of models with recycling and of transformed ones, proved.
+TEST(TransformModels, PlansAreProved) {
+  struct Case {
+    std::string name;
+    Graph graph;
+  };
+  const Graph evoformer = model("evoformer-tiny", 8);
+  const std::vector<Case> cases = {
+      {"evoformer", evoformer},
+      {"transitions in turn", apply_transform(evoformer, {"co_shard", "**", "ffn", 2})},
+      {"t5 in slices", apply_transform(model("t5-tiny", 8), {"slice_sequence", "", "", 2})},
+  };
+  const Cluster cluster = read_cluster("dgx-a100:1");
+  for (const Case& c : cases) {
+    const auto segments = find_segments(c.graph);
+    for (int dp : {1, 2, 4}) {
+      for (int tp : {1, 2}) {
+        for (auto recompute : {Recompute::kNone, Recompute::kFull}) {
+          for (auto zero : {StateSharding::kNone, StateSharding::kZero3}) {
+            const Degrees d{.dp = dp, .tp = tp, .zero = zero, .recompute = recompute};
+            SCOPED_TRACE(fmt::format("{} {}", c.name, to_string(d)));
+            const Plan plan = make_plan(c.graph, segments, cluster, {}, 8, d, {});
+            const Program program = lower(plan, c.graph, segments);
+            const VerifyReport report = verify(program, plan, c.graph, segments);
+            EXPECT_TRUE(report.proved()) << to_string(report);
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
