@@ -29,6 +29,7 @@ const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {
       slowest = &kind;
     }
   }
+  MW_CHECK(slowest != nullptr, "a mesh has a device");
   return *slowest;
 }
 

@@ -13,7 +13,6 @@
 namespace meshwright {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 MegatronDegrees degrees_of(const Json& entry) {

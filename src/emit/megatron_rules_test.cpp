@@ -15,12 +15,8 @@
 namespace meshwright {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::Field;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 using Env = std::map<std::string, std::string>;
 

@@ -109,7 +109,8 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
   }
   // A tied embedding may be held once.
   if (d.pp == 1) memory -= costs.classes.back().fixed_memory;
-  const double m = static_cast<double>(problem_.global_batch / (d.dp * d.micro_batch));
+  const std::int64_t micro_batches = problem_.global_batch / (d.dp * d.micro_batch);
+  const double m = static_cast<double>(micro_batches);
   const Efficiency& e = pricer_.efficiency(costs.stage.mesh);
   // Traffic of all segments together hides behind all their compute at best.
   double time = 0;

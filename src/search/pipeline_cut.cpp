@@ -127,7 +127,9 @@ class Cutter {
                in_.capacity[chunk];
   }
 
-  // Whether k chunks suffice when memory does not count.
+  // Whether k chunks suffice when memory does not count and a chunk may be empty: necessary only.
+  // (A slow chunk may have to leave a large segment to a faster one, so that greedy chunks can be
+  // empty where a cut exists.)
   bool enough_time(double limit) const {
     int begin = 0;
     for (int c = 0; c < k_ && begin < n_; ++c) {
@@ -135,8 +137,7 @@ class Cutter {
           time_.begin() + begin, time_.end(),
           time_[static_cast<std::size_t>(begin)] + limit / slowness_[static_cast<std::size_t>(c)]);
       const int end = last_end_[static_cast<std::size_t>(next - time_.begin() - 1)];
-      if (end <= begin) return false;
-      begin = end;
+      begin = std::max(begin, end);
     }
     return begin == n_;
   }

@@ -54,6 +54,20 @@ RC_GTEST_PROP(PipelineCut, EqualsExhaustive, ()) {
   }
 }
 
+// The second chunk is too slow for the large segment, so the first one must not run up to it.
+TEST(PipelineCut, ALargeSegmentWaitsForAFastChunk) {
+  CutInstance in;
+  in.time = {1, 1, 8, 1};
+  in.fixed_memory = in.saved = {0, 0, 0, 0};
+  in.may_end.assign(4, 1);
+  in.flight.assign(3, 1);
+  in.capacity.assign(3, 1);
+  in.slowness = {3, 3, 1};
+  const Cut cut = cut_chain(in);
+  EXPECT_EQ(cut.slowest, 9);
+  EXPECT_EQ(cut.first, (std::vector<int>{1, 2}));
+}
+
 TEST(PipelineCut, EqualLayersAreSpreadEvenly) {
   CutInstance in;
   in.time.assign(10, 1.0);
