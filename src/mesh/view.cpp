@@ -63,7 +63,9 @@ class CoverSweep {
     while (position < whole.end) {
       std::erase_if(here, [&](int i) { return at(i, d).end <= position; });
       while (next < active.size() && at(active[next], d).begin <= position) {
-        here.push_back(active[next++]);
+        // Some end before the region begins.
+        if (at(active[next], d).end > position) here.push_back(active[next]);
+        ++next;
       }
       std::int64_t end = whole.end;
       for (int i : here) end = std::min(end, at(i, d).end);

@@ -140,6 +140,12 @@ RC_GTEST_PROP(ViewProperty, RandomTilingsCoverOnce, ()) {
 }
 
 // Against counting element by element.
+TEST(View, WhatLiesBesideTheTargetDoesNotCount) {
+  const View target{{{1, 2}}, {}};
+  const std::vector<View> views = {target, {{{0, 1}}, {}}, {{{2, 5}}, {}}};
+  EXPECT_TRUE(covers_once(target, views));
+}
+
 RC_GTEST_PROP(ViewProperty, CoverAgreesWithCounting, ()) {
   const View target = random_target();
   std::vector<View> views;

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/gradient_flow.h"
 
 namespace meshwright {
 
 GraphTables::GraphTables(const Graph& g, const std::vector<Segment>& s, const Overrides* o)
-    : graph(g), segments(s), overrides(o) {
+    : graph(g), segments(s), overrides(o), has_gradient(requires_gradient(g)) {
   defs.reserve(g.ops.size());
   uses.resize(g.values.size());
   position.resize(g.values.size(), 0);
@@ -18,40 +19,19 @@ GraphTables::GraphTables(const Graph& g, const std::vector<Segment>& s, const Ov
       segment_of_op[static_cast<std::size_t>(op)] = static_cast<int>(i);
     }
   }
-  // Whether a value depends on a parameter in a way that can be differentiated.
-  std::vector<char> depends(g.values.size());
-  for (std::size_t v = 0; v < g.values.size(); ++v) {
-    depends[v] = g.values[v].kind == ValueKind::kParameter && is_floating(g.values[v].type.dtype);
-  }
   for (std::size_t i = 0; i < g.ops.size(); ++i) {
     const Op& op = g.ops[i];
     defs.push_back(&find_op(op.kind));
-    bool any = false;
     bool only = true;
     for (std::size_t k = 0; k < op.inputs.size(); ++k) {
       uses[op.inputs[k].index()].push_back({static_cast<int>(i), static_cast<int>(k)});
-      any |= depends[op.inputs[k].index()] != 0;
       const ValueKind kind = g.value(op.inputs[k]).kind;
       only &= kind == ValueKind::kParameter || kind == ValueKind::kBuffer;
     }
     of_parameters_only[i] = only;
-    if (op.kind == "detach") any = false;
     for (std::size_t k = 0; k < op.outputs.size(); ++k) {
       position[op.outputs[k].index()] = static_cast<int>(k);
-      depends[op.outputs[k].index()] = any && is_floating(g.value(op.outputs[k]).type.dtype);
     }
-  }
-  has_gradient.resize(g.values.size());
-  for (std::size_t v = 0; v < g.values.size(); ++v) {
-    // A floating-point result that nothing uses is a final one: the loss, or what stands for it.
-    has_gradient[v] = depends[v] && uses[v].empty() && g.values[v].producer.valid();
-  }
-  for (std::size_t i = g.ops.size(); i-- > 0;) {
-    const Op& op = g.ops[i];
-    const bool reached = std::any_of(op.outputs.begin(), op.outputs.end(),
-                                     [&](ValueId id) { return has_gradient[id.index()] != 0; });
-    if (!reached) continue;
-    for (ValueId id : op.inputs) has_gradient[id.index()] = depends[id.index()];
   }
 }
 
@@ -74,7 +54,7 @@ bool GraphTables::gradient_crosses(ValueId id) const {
     if (segment_of_op[static_cast<std::size_t>(use.op)] == home) return false;
     const Op& op = graph.ops[static_cast<std::size_t>(use.op)];
     return std::any_of(op.outputs.begin(), op.outputs.end(),
-                       [&](ValueId out) { return has_gradient[out.index()] != 0; });
+                       [&](ValueId out) { return bool{has_gradient[out.index()]}; });
   });
 }
 

@@ -24,9 +24,7 @@ struct GraphTables {
   std::vector<std::vector<Use>> uses;  ///< Per value, in order.
   std::vector<int> position;           ///< Per value: which result of its producer it is.
   std::vector<int> segment_of_op;
-  /// Per value: whether the step computes its gradient. It depends on a parameter, no "detach" and
-  /// no integer stands between, and a final result depends on it.
-  std::vector<char> has_gradient;
+  std::vector<bool> has_gradient;  ///< Per value (ops/gradient_flow.h).
   /// Per operator: operands are parameters and constants only (a relative position bias).
   std::vector<char> of_parameters_only;
 

@@ -85,7 +85,7 @@ void SegmentLowerer::backward_op(int index) {
       program_.gradient_arguments.push_back(buffer);
       auto& forms = contributions_[id.value];
       forms.insert(forms.begin(), {rest, buffer});
-    } else if (t_.uses[id.index()].empty()) {
+    } else if (!contributions_.contains(id.value)) {
       // The seed: the gradient of the loss by itself is one.
       const Sharding rest = gradient_resting(id);
       const int buffer = new_buffer(id, BufferKind::kGradient, rest);

@@ -66,7 +66,7 @@ class SegmentLowerer {
   ValueId storage(ValueId id);
   const Sharding& wanted(int op, std::size_t operand) { return lowered(op).in[operand]; }
   Sharding gathered_keys(const LoweredOp& op, std::size_t operand, const Sharding& form) const;
-  bool has_gradient(ValueId id) const { return t_.has_gradient[id.index()] != 0; }
+  bool has_gradient(ValueId id) const { return t_.has_gradient[id.index()]; }
   bool has_backward(int op) const {
     const auto& outputs = op_at(op).outputs;
     return std::any_of(outputs.begin(), outputs.end(),
