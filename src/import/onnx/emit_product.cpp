@@ -75,6 +75,13 @@ void matmul(Emitter& e) {
   e.result(e.reshape(e.op("matmul", {a, b}), result, ""));
 }
 
+// A product and its bias, fused.
+void linear_layer(Emitter& e) {
+  const bool transposed = e.view().attr("transB", std::int64_t{0}) != 0;
+  const auto bias = e.has(2) ? std::optional<std::size_t>(2) : std::nullopt;
+  e.result(linear(e, e.in(0), 1, transposed, bias));
+}
+
 void gemm(Emitter& e) {
   if (!e.is_floating(0) || !e.is_floating(1)) return e.opaque();
   ValueId a = e.in(0);
@@ -157,11 +164,22 @@ void cross_entropy(Emitter& e) {
 }
 
 constexpr EmitRow kRows[] = {
-    {"MatMul", matmul},     {"Gemm", gemm},           {"ReduceL1", reduce},
-    {"ReduceL2", reduce},   {"ReduceLogSum", reduce}, {"ReduceLogSumExp", reduce},
-    {"ReduceMax", reduce},  {"ReduceMean", reduce},   {"ReduceMin", reduce},
-    {"ReduceProd", reduce}, {"ReduceSum", reduce},    {"ReduceSumSquare", reduce},
-    {"ArgMax", reduce},     {"ArgMin", reduce},       {"SoftmaxCrossEntropyLoss", cross_entropy},
+    {"MatMul", matmul},
+    {"Linear", linear_layer},
+    {"Gemm", gemm},
+    {"ReduceL1", reduce},
+    {"ReduceL2", reduce},
+    {"ReduceLogSum", reduce},
+    {"ReduceLogSumExp", reduce},
+    {"ReduceMax", reduce},
+    {"ReduceMean", reduce},
+    {"ReduceMin", reduce},
+    {"ReduceProd", reduce},
+    {"ReduceSum", reduce},
+    {"ReduceSumSquare", reduce},
+    {"ArgMax", reduce},
+    {"ArgMin", reduce},
+    {"SoftmaxCrossEntropyLoss", cross_entropy},
 };
 
 }  // namespace

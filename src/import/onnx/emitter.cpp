@@ -17,8 +17,8 @@ constexpr std::size_t kMaxPath = 200;
 const std::unordered_map<std::string_view, EmitFn>& emit_table() {
   static const auto kTable = [] {
     std::unordered_map<std::string_view, EmitFn> table;
-    for (const auto family :
-         {elementwise_emitters, shape_emitters, product_emitters, window_emitters, norm_emitters}) {
+    for (const auto family : {elementwise_emitters, shape_emitters, product_emitters,
+                              window_emitters, norm_emitters, fused_emitters}) {
       for (const EmitRow& row : family()) table.emplace(row.op, row.emit);
     }
     return table;
@@ -62,15 +62,16 @@ Emitter::Emitter(const Sources& sources)
       builder_(sources.model.graph.name.empty() ? "onnx" : module_path(sources.model.graph.name),
                sources.options.dtype) {
   for (const Tensor& t : sources.model.graph.initializers) initializers_[t.name] = &t;
-  for (const Node& node : sources.model.graph.nodes) {
+  for (const std::size_t i : sources.inferred.order) {
+    const Node& node = sources.model.graph.nodes[i];
     for (const std::string& name : node.inputs) used_.insert(name);
     std::vector<std::string> inner;
     captured(node, inner);
     used_.insert(inner.begin(), inner.end());
     // Running statistics are not trained.
     if (node.op != "BatchNormalization") continue;
-    for (std::size_t i = 3; i < std::min<std::size_t>(5, node.inputs.size()); ++i) {
-      statistics_.insert(node.inputs[i]);
+    for (std::size_t k = 3; k < std::min<std::size_t>(5, node.inputs.size()); ++k) {
+      statistics_.insert(node.inputs[k]);
     }
   }
   for (const ValueInfo& output : sources.model.graph.outputs) used_.insert(output.name);
@@ -423,8 +424,6 @@ Model Emitter::run() {
 Model Emitter::finish() {
   Model model;
   model.family = "onnx";
-  const int unused = static_cast<int>(std::ranges::count_if(
-      sources_.model.graph.initializers, [&](const Tensor& t) { return !used_.contains(t.name); }));
   model.graph = builder_.finish();
   const auto say = [&](std::string text) { model.notes.push_back(std::move(text)); };
   if (!opaque_.empty()) {
@@ -437,7 +436,6 @@ Model Emitter::finish() {
     say(what == "folded nodes" ? fmt::format("{} nodes computed from constants alone are folded", n)
                                : fmt::format("{} {}", n, what));
   }
-  if (unused > 0) say(fmt::format("{} initializers that no node reads are left out", unused));
   return model;
 }
 

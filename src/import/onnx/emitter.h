@@ -125,6 +125,7 @@ std::span<const EmitRow> shape_emitters();
 std::span<const EmitRow> product_emitters();
 std::span<const EmitRow> window_emitters();
 std::span<const EmitRow> norm_emitters();
+std::span<const EmitRow> fused_emitters();  ///< Of the nodes that fusion makes.
 
 /// "/layers.0/attn::MatMul" -> "layers.0.attn.MatMul": a module path.
 std::string module_path(std::string_view name);

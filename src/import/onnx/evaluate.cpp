@@ -21,15 +21,18 @@ std::int64_t checked(bool overflow, std::int64_t value) {
 }
 std::int64_t add(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
-  return checked(__builtin_add_overflow(a, b, &r), r);
+  const bool overflow = __builtin_add_overflow(a, b, &r);
+  return checked(overflow, r);
 }
 std::int64_t subtract(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
-  return checked(__builtin_sub_overflow(a, b, &r), r);
+  const bool overflow = __builtin_sub_overflow(a, b, &r);
+  return checked(overflow, r);
 }
 std::int64_t multiply(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
-  return checked(__builtin_mul_overflow(a, b, &r), r);
+  const bool overflow = __builtin_mul_overflow(a, b, &r);
+  return checked(overflow, r);
 }
 std::int64_t divide(std::int64_t a, std::int64_t b) {
   if (b == 0) throw Error("a constant is divided by 0");
@@ -250,6 +253,21 @@ Known transpose(const NodeView& n, const Dims& dims, std::size_t count) {
   });
 }
 
+// Keeps the triangle above (or below) the k-th diagonal of the last two dims.
+Known triangle(const NodeView& n, const Dims& dims, std::size_t count) {
+  const bool upper = n.attr("upper", std::int64_t{1}) != 0;
+  const std::int64_t k = n.has(1) ? std::clamp(n.need_ints(1, "k").at(0), -kMaxSize, kMaxSize) : 0;
+  Known out = *n.in(0).known;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Dims at = coordinates(i, dims);
+    const std::int64_t off = at[at.size() - 1] - at[at.size() - 2];
+    if (upper ? off >= k : off <= k) continue;
+    if (out.floating) out.floats[i] = 0;
+    if (!out.floating) out.ints[i] = 0;
+  }
+  return out;
+}
+
 bool reduce(const NodeView& n, Known& out) {
   const std::string& op = n.node.op;
   const Known& in = *n.in(0).known;
@@ -351,6 +369,7 @@ bool one_result(const NodeView& n, const Fact& result, Known& out) {
   if (op == "Gather") return out = gather(n, result.dims, count), true;
   if (op == "Slice") return out = slice(n, result.dims, count), true;
   if (op == "Concat") return out = concat(n, result.dims, count), true;
+  if (op == "Trilu" && result.dims.size() >= 2) return out = triangle(n, result.dims, count), true;
   if (op == "Transpose") return out = transpose(n, result.dims, count), true;
   if (op == "Expand") return out = stretch(n.in(0), result.dims, count), true;
   if (op == "ConstantOfShape") return out = filled(n, count), true;

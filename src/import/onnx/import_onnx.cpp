@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/spelling.h"
 #include "import/hf/family.h"
 #include "import/onnx/emitter.h"
+#include "import/onnx/fuse.h"
 #include "import/onnx/onnx.h"
 #include "ops/check_ops.h"
 
@@ -121,7 +123,33 @@ void name_inputs(const ModelFile& model, std::unordered_map<std::string, std::ve
   }
 }
 
-Model import_decoded(const ModelFile& model, const ImportOptions& options) {
+// Initializers that nothing reads.
+int count_unused(const Subgraph& graph) {
+  std::unordered_set<std::string_view> used;
+  const auto use = [&](const auto& self, const Subgraph& g) -> void {
+    for (const Node& node : g.nodes) {
+      used.insert(node.inputs.begin(), node.inputs.end());
+      for (const Attribute& a : node.attributes) {
+        if (a.graph) self(self, *a.graph);
+      }
+    }
+    for (const ValueInfo& output : g.outputs) used.insert(output.name);
+  };
+  use(use, graph);
+  return static_cast<int>(std::ranges::count_if(
+      graph.initializers, [&](const Tensor& t) { return !used.contains(t.name); }));
+}
+
+// What masks hold, told at a size at which they have few elements.
+std::optional<Inferred> infer_small(const ModelFile& model, const Binding& binding) {
+  Binding small = binding;
+  small.masks_are_set = true;
+  if (has_role(model.graph, InputRole::kSeq)) small.seq = 8;
+  if (has_role(model.graph, InputRole::kBatch)) small.batch = 2;
+  return probe(model, small);
+}
+
+Model import_decoded(ModelFile model, const ImportOptions& options) {
   const hf::TokenShape shape = hf::token_shape(options, kDefaultSeq);
   const bool wanted_batch = options.global_batch != ImportOptions().global_batch;
   const bool dynamic = has_role(model.graph, InputRole::kBatch);
@@ -140,12 +168,32 @@ Model import_decoded(const ModelFile& model, const ImportOptions& options) {
                             whole, binding.batch, e.message()),
                 e.where(), "export it with a dynamic batch, or leave --global-batch out");
   }
-  const Roles roles = find_roles(model, base, binding, dynamic || binding.replace_static_batch);
+  Roles roles = find_roles(model, base, binding, dynamic || binding.replace_static_batch);
 
-  std::unordered_map<std::string, std::vector<Dim>> names;
+  const std::optional<Inferred> small = infer_small(model, binding);
+  const int unused = count_unused(model.graph);
+  Rewriter rewriter(model, base);
+  rewriter.drop_identities();
+  fuse_norms(rewriter);
+  fuse_activations(rewriter);
+  fuse_attention(rewriter, small ? &*small : nullptr);
+  fuse_biases(rewriter);
+  split_projections(rewriter);
+  auto names = name_dims(rewriter);
+  rewriter.finish();
+  for (const auto& [name, like] : rewriter.added()) roles[name] = roles[like];
   name_inputs(model, names);
   const Sources sources{model, base, roles, options, names};
   Model result = Emitter(sources).run();
+  std::string fused;
+  for (const auto& [what, n] : rewriter.counts())
+    fused += fmt::format("{}{} {}", fused.empty() ? "" : ", ", n, what);
+  if (!fused.empty()) {
+    result.notes.push_back(fmt::format("fused back from {} nodes: {}", rewriter.swept(), fused));
+  }
+  if (unused > 0) {
+    result.notes.push_back(fmt::format("{} initializers that no node reads are left out", unused));
+  }
   const std::int64_t batch = input_size(result.graph, "batch");
   if (batch == 0 && wanted_batch) {
     throw Error(

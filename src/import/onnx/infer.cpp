@@ -56,6 +56,12 @@ class Engine {
         fact.dims[0] = binding_.batch;
       }
       check(fact);
+      if (binding_.masks_are_set && has(input->name, "mask") && !is_floating_type(fact.type) &&
+          fact.elements() <= static_cast<double>(kMaxKnown)) {
+        Known ones;
+        ones.ints.assign(static_cast<std::size_t>(fact.elements()), 1);
+        fact.known = std::make_shared<Known>(std::move(ones));
+      }
       scope.facts[input->name] = std::move(fact);
     }
     result_.order = graph(model_.graph, scope);

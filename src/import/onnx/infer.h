@@ -108,6 +108,8 @@ struct Binding {
   std::int64_t seq = 1;
   bool replace_static_batch = false;  ///< Also where inputs state a size.
   std::int64_t other = 64;            ///< Of unknown dimensions that are neither.
+  bool masks_are_set =
+      false;  ///< Inputs named masks hold ones, so that what they lead to has values.
 };
 
 /// What one dimension of a graph input ranges over, by its place and name.
