@@ -62,6 +62,9 @@ Loaded load(Request request) {
     loaded.model = import_model(r.model, r.import);
     loaded.model_name = r.model;
   }
+  if (loaded.model.graph.ops.empty()) {
+    throw Error("the model has no operators: there is nothing to plan", loaded.model_name);
+  }
   loaded.segments = find_segments(loaded.model.graph);
   loaded.cluster = read_cluster(r.cluster);
   if (r.restrictions.devices > loaded.cluster.device_count()) {

@@ -87,12 +87,24 @@ std::vector<TensorType> results(const OpContext& c) {
   return TypeParser(text).parse();
 }
 
+// Dims as numbers: sizes without a factor cannot be split. Operands too many for that are opaque as
+// a whole.
 std::string annotation(const OpContext& c) {
-  std::string text;
-  for (std::size_t i = 0; i < c.inputs.size(); ++i) text += i == 0 ? "?" : ", ?";
-  const std::size_t count = results(c).size();
-  for (std::size_t i = 0; i < count; ++i) text += i == 0 ? " -> ?" : ", ?";
-  return text;
+  constexpr std::size_t kMaxAnnotation = 4000;
+  const std::vector<TensorType> types = results(c);
+  std::string sizes;
+  std::string marks;
+  const auto append = [&](std::span<const TensorType> tensors) {
+    for (const TensorType& t : tensors) {
+      if (&t != tensors.data()) sizes += ',', marks += ',';
+      marks += " ?";
+      for (const Dim& dim : t.dims) sizes += fmt::format(" {}", dim.size);
+    }
+  };
+  append(c.inputs);
+  sizes += " ->", marks += " ->";
+  append(types);
+  return sizes.size() <= kMaxAnnotation ? sizes : marks;
 }
 
 std::vector<TensorType> infer(const OpContext& c, const Rule&) { return results(c); }

@@ -140,6 +140,63 @@ int count_unused(const Subgraph& graph) {
       graph.initializers, [&](const Tensor& t) { return !used.contains(t.name); }));
 }
 
+// Weights that nodes hold, or only say the shape of, become initializers: they are trained. (Other
+// constants are not.)
+void lift_weights(Subgraph& graph) {
+  std::unordered_set<std::string_view> read;
+  for (const Node& node : graph.nodes) {
+    static const std::unordered_set<std::string_view> kReadWeights = {"BatchNormalization",
+                                                                      "Conv",
+                                                                      "ConvTranspose",
+                                                                      "GRU",
+                                                                      "Gemm",
+                                                                      "GroupNormalization",
+                                                                      "InstanceNormalization",
+                                                                      "LSTM",
+                                                                      "LayerNormalization",
+                                                                      "MatMul",
+                                                                      "PRelu",
+                                                                      "RNN"};
+    if (node.op == "Gather" && !node.inputs.empty()) read.insert(node.inputs[0]);
+    if (!kReadWeights.contains(node.op)) continue;
+    for (std::size_t i = 1; i < node.inputs.size(); ++i) read.insert(node.inputs[i]);
+  }
+  std::unordered_map<std::string_view, const Tensor*> initializers;
+  for (const Tensor& t : graph.initializers) initializers[t.name] = &t;
+  std::vector<Tensor> lifted;
+  std::unordered_set<const Node*> gone;
+  for (const Node& node : graph.nodes) {
+    if (!node.domain.empty() || node.outputs.size() != 1 || !read.contains(node.outputs[0]))
+      continue;
+    const Attribute* value = node.attribute("value");
+    const bool typed = value != nullptr && value->tensor;
+    Tensor weight;
+    if (node.op == "Constant" && typed) {
+      weight = *value->tensor;
+    } else if (node.op == "ConstantOfShape" && !node.inputs.empty()) {
+      const auto shape = initializers.find(node.inputs[0]);
+      if (shape == initializers.end() || !shape->second->known || shape->second->known->floating)
+        continue;
+      weight.type = typed ? value->tensor->type : static_cast<int>(kFloat);
+      weight.dims = shape->second->known->ints;
+    } else {
+      continue;
+    }
+    const bool many = std::ranges::any_of(weight.dims, [](std::int64_t d) { return d > 1; });
+    const bool legal = std::ranges::none_of(weight.dims, [](std::int64_t d) { return d < 1; });
+    if (!is_floating_type(weight.type) || !many || !legal) continue;
+    weight.name = node.outputs[0];
+    lifted.push_back(std::move(weight));
+    gone.insert(&node);
+  }
+  std::vector<Node> rest;
+  for (Node& node : graph.nodes) {
+    if (!gone.contains(&node)) rest.push_back(std::move(node));
+  }
+  graph.nodes = std::move(rest);
+  graph.initializers.insert(graph.initializers.end(), lifted.begin(), lifted.end());
+}
+
 // What masks hold, told at a size at which they have few elements.
 std::optional<Inferred> infer_small(const ModelFile& model, const Binding& binding) {
   Binding small = binding;
@@ -150,6 +207,8 @@ std::optional<Inferred> infer_small(const ModelFile& model, const Binding& bindi
 }
 
 Model import_decoded(ModelFile model, const ImportOptions& options) {
+  const int unused = count_unused(model.graph);
+  lift_weights(model.graph);
   const hf::TokenShape shape = hf::token_shape(options, kDefaultSeq);
   const bool wanted_batch = options.global_batch != ImportOptions().global_batch;
   const bool dynamic = has_role(model.graph, InputRole::kBatch);
@@ -171,7 +230,6 @@ Model import_decoded(ModelFile model, const ImportOptions& options) {
   Roles roles = find_roles(model, base, binding, dynamic || binding.replace_static_batch);
 
   const std::optional<Inferred> small = infer_small(model, binding);
-  const int unused = count_unused(model.graph);
   Rewriter rewriter(model, base);
   rewriter.drop_identities();
   fuse_norms(rewriter);

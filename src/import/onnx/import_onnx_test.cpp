@@ -82,14 +82,28 @@ TEST(ImportOnnx, TheBatchIsFoundByProbing) {
   EXPECT_EQ(import(g, sized(32, 0)).global_batch, 32);
   EXPECT_THAT(text(import(g, sized(32, 0))),
               HasSubstr("op fc2 = linear(act, v) -> bf16[batch=32, features=4]"));
-  // Baked into a reshape, it cannot change and nothing is called batch.
+  // Baked into a reshape as its first size, it still means the batch; elsewhere it cannot change
+  // and nothing is called batch.
   g.nodes.push_back(node("Reshape", {"y", "s"}, {"z"}, {}, "flat"));
-  g.initializers.push_back(int_tensor("s", {2}, {1, 8}));
+  g.initializers.push_back(int_tensor("s", {3}, {2, 2, 2}));
+  g.outputs = {value("z", {"2", "2", "2"})};
+  EXPECT_THAT(text(import(g, sized(32, 0))),
+              HasSubstr("-> bf16[batch=32, features=2, features=2]"));
+  g.initializers.back() = int_tensor("s", {2}, {1, 8});
   g.outputs = {value("z", {"1", "8"})};
   EXPECT_THAT(text(import(g)), AllOf(HasSubstr("samples=2"), Not(HasSubstr("batch="))));
   EXPECT_THAT(refusal(g, sized(4, 0)),
               AllOf(HasSubstr("exported for a batch of 2 and has none of 4"),
                     HasSubstr("\"flat\" (Reshape)")));
+}
+
+TEST(ImportOnnx, WeightsThatNodesHoldAreTrained) {
+  GraphText g = mlp();
+  g.initializers = {int_tensor("shape", {2}, {16, 8}), weight("b", {16})};
+  g.nodes.insert(g.nodes.begin(),
+                 {node("ConstantOfShape", {"shape"}, {"w"}),
+                  node("Constant", {}, {"v"}, {tensor_attr("value", weight("", {16, 4}))})});
+  EXPECT_EQ(parameter_count(import(g).graph), 16 * 8 + 16 + 16 * 4);
 }
 
 TEST(ImportOnnx, SequencesAndShapeArithmetic) {

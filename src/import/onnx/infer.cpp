@@ -48,7 +48,7 @@ class Engine {
 
   Inferred run() {
     Scope scope;
-    const std::int64_t whole = static_batch(model_.graph);
+    const std::int64_t whole = static_batch_ = static_batch(model_.graph);
     for (const ValueInfo* input : fed_inputs(model_.graph)) {
       Fact fact = stated_fact(*input, true);
       if (binding_.replace_static_batch && whole > 0 && fact.dims.size() >= 2 &&
@@ -199,7 +199,11 @@ class Engine {
     }
     while (!inputs.empty() && inputs.back() == nullptr) inputs.pop_back();
     const auto it = model_.opsets.find(node.domain);
-    const NodeView view(node, it == model_.opsets.end() ? 24 : it->second, std::move(inputs));
+    NodeView view(node, it == model_.opsets.end() ? 24 : it->second, std::move(inputs));
+    if (binding_.replace_static_batch) {
+      view.exported_batch = static_batch_;
+      view.batch = binding_.batch;
+    }
     std::vector<Fact> results;
     const auto use_stated = [&] {
       std::vector<Fact> facts;
@@ -395,6 +399,7 @@ class Engine {
   std::map<std::string, std::int64_t, std::less<>> symbols_;
   Inferred result_;
   double evaluated_ = 0;
+  std::int64_t static_batch_ = 0;
 };
 
 std::unordered_map<std::string_view, const InferRow*> index_rows_by_name() {

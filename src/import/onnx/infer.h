@@ -43,6 +43,9 @@ class NodeView {
 
   const Node& node;
   const std::int64_t opset;
+  /// The batch that the model was exported for and the one it has instead; equal when it keeps it.
+  std::int64_t exported_batch = 1;
+  std::int64_t batch = 1;
 
   std::size_t count() const { return inputs_.size(); }
   bool has(std::size_t i) const { return i < inputs_.size() && inputs_[i] != nullptr; }

@@ -41,6 +41,12 @@ Result reshape(const NodeView& n) {
   const std::int64_t need = product(result);
   if (open >= 0 && need > 0 && have % need == 0)
     result[static_cast<std::size_t>(open)] = have / need;
+  // A first size that is the batch at export stands for the batch.
+  if (product(result) != have && !result.empty() && result[0] == n.exported_batch) {
+    Dims other = result;
+    other[0] = n.batch;
+    if (product(other) == have) result = std::move(other);
+  }
   if (product(result) != have) {
     throw Error(fmt::format("{} has {} elements and cannot become {}", shape_text(from), have,
                             shape_text(wanted)),
