@@ -29,6 +29,7 @@ void add_lower(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
 void add_emit(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
 void add_models(CLI::App& app, Action& action);
 void add_clusters(CLI::App& app, Action& action);
 void add_validate(CLI::App& app, Action& action);

@@ -15,7 +15,7 @@ namespace meshwright::cli {
 namespace {
 
 constexpr AddCommand kCommands[] = {
-    add_plan,  add_import, add_lower,    add_explain,  add_emit,
+    add_plan,  add_import, add_lower,    add_verify,   add_explain,   add_emit,
     add_check, add_models, add_clusters, add_validate, add_calibrate,
 };
 

@@ -875,12 +875,19 @@ struct Evaluator::Impl : Setup {
 Evaluator::Evaluator(const Plan& plan, const Graph& graph, const std::vector<Segment>& segments,
                      std::uint64_t seed)
     : impl_(new Impl(plan, graph, segments, seed)) {
-  double elements = 0;
-  for (const Value& v : graph.values) elements += v.type.elements();
-  if (elements > 4e6) {
-    throw Error(
-        fmt::format("the graph has {:.0f} elements; at most 4e6 can be evaluated", elements),
-        graph.name);
+  double products = 0;
+  for (std::size_t o = 0; o < graph.ops.size(); ++o) {
+    double all = 1;
+    for (const Factor& f : impl_->stand_in.rule(static_cast<int>(o)).factors) {
+      all *= static_cast<double>(f.size);
+    }
+    products += all * static_cast<double>(plan.micro_batches);
+  }
+  constexpr double kMaxProducts = 1e7;
+  if (products > kMaxProducts) {
+    throw Error(fmt::format("evaluating {} takes {:.1e} products; at most {:.0e} are done",
+                            graph.name, products, kMaxProducts),
+                "mutants", "take a model with smaller sizes");
   }
   impl_->run_reference();
 }

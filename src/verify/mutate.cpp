@@ -151,7 +151,9 @@ std::string other_collective(Program& program, Random& random) {
   Place p;
   if (!pick(program, random, is<InstrKind::kCollective>, p)) return {};
   CollectiveKind& kind = p.instr().collective;
-  kind = static_cast<CollectiveKind>((static_cast<std::size_t>(kind) + 1 + below(6, random)) % 7);
+  constexpr std::size_t kKinds = static_cast<std::size_t>(CollectiveKind::kHalo) + 1;
+  kind = static_cast<CollectiveKind>(
+      (static_cast<std::size_t>(kind) + 1 + below(kKinds - 1, random)) % kKinds);
   return p.name;
 }
 

@@ -50,6 +50,10 @@ class StandIn {
                 std::span<const Part> outputs, std::size_t operand, const Box& box,
                 std::vector<Number>& result);
 
+  const Rule& rule(int op) {
+    return tables_.rule(op, find_op(graph_.ops[static_cast<std::size_t>(op)].kind), samples_);
+  }
+
  private:
   // An operand or result in the loops; null = not given, not multiplied, not the target.
   struct Entry {
@@ -59,9 +63,6 @@ class StandIn {
     const Number* factor = nullptr;
     Number* target = nullptr;
   };
-  const Rule& rule(int op) {
-    return tables_.rule(op, find_op(graph_.ops[static_cast<std::size_t>(op)].kind), samples_);
-  }
   const TensorType& type(ValueId id) { return tables_.type(id, samples_); }
   // Narrows the factors to what the box holds of them; false when they are narrower otherwise.
   bool fix(const Rule& rule, const RuleTensor& tensor, const TensorType& type, const Box& box,

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "api/request.h"
+#include "verify/mutate.h"
+#include "verify/verify.h"
+
+namespace meshwright {
+
+/// A plan file's program, proved or not.
+struct Proof {
+  VerifyReport report;
+  std::optional<MutantReport> mutants;  ///< When asked for and the program is proved.
+  Seconds lowering, verification;       ///< Wall time.
+};
+
+/// Lowers the plan and verifies the program; then makes and judges `mutants` mutants of it. Throws
+/// Error when mutants of a model too large to evaluate are asked for.
+Proof prove(const PlanFile& file, std::int64_t mutants = 0, std::uint64_t seed = 1);
+
+}  // namespace meshwright
