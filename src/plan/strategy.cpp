@@ -107,10 +107,21 @@ Strategy strategy_for(const Rule& rule, std::span<const TensorType> inputs, cons
       }
     }
   }
+  // Keys go round the ring for queries that are split the same way; where queries range over
+  // something else (windows, residues), every device would do the whole attention.
+  const bool queries_split =
+      ring &&
+      std::any_of(
+          rule.outputs[0].dims.begin(), rule.outputs[0].dims.end(), [&](const RuleDim& dim) {
+            return dim.factors.size() == 1 &&
+                   rule.factors[static_cast<std::size_t>(dim.factors[0])].kind ==
+                       FactorKind::kFrozen &&
+                   is_sequence_label(rule.factors[static_cast<std::size_t>(dim.factors[0])].label);
+          });
   for (std::size_t i = 0; i < rule.factors.size(); ++i) {
     const Factor& f = rule.factors[i];
     if (!is_sequence_label(f.label)) continue;
-    if (f.kind == FactorKind::kFrozen && !ring) continue;
+    if (f.kind == FactorKind::kFrozen && !queries_split) continue;
     AxisList axes = grouped ? roles.expert_context : roles.context;
     if (!grouped && roles.sequence_parallel && !uses_tensor && f.kind != FactorKind::kFrozen) {
       axes.append(roles.tensor);
