@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/format.h"
 #include "cli.h"
+#include "plan/lanes.h"
 #include "report/plan_report.h"
 #include "request_options.h"
 #include "search/layout_search.h"
@@ -30,7 +31,7 @@ SearchResult cheapest(const Problem& problem, const SearchControl& control) {
   SearchResult best;
   const auto device_seconds = [](const SearchResult& r) {
     int devices = 0;
-    for (const Stage& s : r.ranking[0].plan.stages) devices += s.mesh.device_count();
+    for (const Lane& lane : lanes_of(r.ranking[0].plan)) devices += lane.mesh.device_count();
     return devices * r.ranking[0].step().value;
   };
   int devices = problem.restrictions.devices != 0 ? problem.restrictions.devices

@@ -75,7 +75,9 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
       ->group(pins);
   app.add_flag("--no-recompute", o.no_recompute, "The same as --recompute none")->group(pins);
   app.add_flag("--no-sp", o.no_sp, "No sequence parallelism")->group(pins);
-  app.add_option("--schedule", o.schedule, "gpipe, 1f1b or interleaved")->group(pins);
+  app.add_option("--schedule", o.schedule,
+                 searchable_schedules() + " (default: 1f1b, or interleaved with --vpp)")
+      ->group(pins);
   app.add_option("--max-memory", o.max_memory, "Share of device memory to use (default: 0.94)")
       ->group(pins);
   app.add_option("--devices", o.devices, "Use only this many devices (default: all)")->group(pins);
@@ -164,18 +166,22 @@ Request to_request(const RequestOptions& o) {
   if (o.no_recompute) x.recompute = {Recompute::kNone};
   if (o.no_sp) x.sp = false;
   if (!o.schedule.empty()) {
-    x.schedule = find_schedule(o.schedule).name;
-    // Virtual stages and the interleaved schedule imply each other.
-    const bool interleaved = *x.schedule == "interleaved";
+    const Schedule& schedule = find_schedule(o.schedule);
+    if (schedule.vpp_max == 0) {
+      throw Error(fmt::format("{} needs more of a plan than degrees say", schedule.name),
+                  "--schedule", "a search can use " + searchable_schedules());
+    }
+    x.schedule = schedule.name;
+    // Schedules have their numbers of virtual stages.
     Allowed& vpp = x.vpp;
-    if (interleaved)
-      vpp.min = std::max<std::int64_t>(vpp.min, 2);
-    else
-      vpp.max = 1;
+    vpp.min = std::max<std::int64_t>(vpp.min, schedule.vpp_min);
+    vpp.max = std::min<std::int64_t>(vpp.max, schedule.vpp_max);
     if (vpp.min > vpp.max) {
-      throw Error(
-          fmt::format("{} contradicts --vpp {}", o.schedule, o.vpp), "--schedule",
-          interleaved ? "interleaved needs vpp of 2 or more" : "it has one chunk per stage");
+      throw Error(fmt::format("{} contradicts --vpp {}", o.schedule, o.vpp), "--schedule",
+                  schedule.vpp_max == 1 ? "it has one chunk per stage"
+                  : schedule.vpp_max == schedule.vpp_min
+                      ? fmt::format("it has {} chunks per stage", schedule.vpp_min)
+                      : fmt::format("{} needs vpp of {} or more", schedule.name, schedule.vpp_min));
     }
   }
   if (!(o.max_memory > 0 && o.max_memory <= 1)) {

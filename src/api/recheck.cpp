@@ -5,17 +5,19 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "plan/lanes.h"
 #include "search/judge.h"
 
 namespace meshwright {
 namespace {
 
 // The degrees that a stage really has, whatever the file says about where the plan came from.
-Degrees stage_degrees(const Plan& plan, const Stage& stage) {
+Degrees stage_degrees(const Plan& plan, const Stage& stage, std::size_t lanes) {
   Degrees d = plan.degrees;
   const Mesh& mesh = stage.mesh;
-  d.pp = static_cast<int>(plan.stages.size());
-  d.vpp = static_cast<int>((plan.chunks.size() + plan.stages.size() - 1) / plan.stages.size());
+  const auto replicas = static_cast<std::size_t>(find_schedule(plan.schedule).replicas);
+  d.pp = static_cast<int>(lanes);
+  d.vpp = static_cast<int>(std::max<std::size_t>(plan.chunks.size() / (replicas * lanes), 1));
   d.dp = mesh.size(stage.roles.data);
   d.cp = mesh.size(stage.roles.context);
   d.tp = mesh.size(stage.roles.tensor);
@@ -39,8 +41,9 @@ PlanCheck recheck(const PlanFile& file) {
   if (!check.ok()) return check;
 
   const ModelFacts facts = model_facts(l.model.graph, l.segments);
+  const std::size_t lanes = lanes_of(file.plan).size();
   for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
-    const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s]);
+    const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s], lanes);
     if (degrees.micro_batch == 0) {
       check.violations.push_back(
           {"P12",
@@ -50,10 +53,11 @@ PlanCheck recheck(const PlanFile& file) {
            {}});
       return check;
     }
-    for (Violation& v :
-         check_degrees(facts, l.cluster.device_count(), l.model.global_batch, degrees)) {
-      // Devices were counted one by one above; stages may differ in number.
-      if (v.rule == "P2") continue;
+    for (Violation& v : check_degrees(facts, l.cluster.device_count(), l.model.global_batch,
+                                      degrees, file.plan.schedule)) {
+      // Devices were counted one by one above, where stages may differ in number, and the schedule
+      // was asked.
+      if (v.rule == "P2" || v.rule == "P30") continue;
       const bool known = std::ranges::any_of(check.violations, [&](const Violation& w) {
         return w.rule == v.rule && w.message.ends_with(v.message);
       });
@@ -66,7 +70,7 @@ PlanCheck recheck(const PlanFile& file) {
 
   const Problem problem = l.problem();
   check.judged = judge(problem, file.plan);
-  for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
+  for (std::size_t s = 0; s < lanes; ++s) {
     const Bytes used = check.judged->timeline.memory[s].total();
     const Bytes usable = usable_memory(problem, file.plan.stages[s]);
     if (used <= usable) continue;

@@ -170,8 +170,9 @@ class GridReader {
     }
     for (std::size_t c = 0; c < chunks; ++c) {
       if (plan_.chunks[c].stage == static_cast<int>(c % pp)) continue;
-      return say(fmt::format("chunk {} runs on stage {}, not {}: stages do not take turns", c,
-                             plan_.chunks[c].stage, c % pp));
+      return say(
+          fmt::format("schedule '{}' has chunk {} on stage {}, not {}: stages do not take turns",
+                      plan_.schedule, c, plan_.chunks[c].stage, c % pp));
     }
     reading_.grid.vpp = static_cast<std::int64_t>(chunks / pp);
   }

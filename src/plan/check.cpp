@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "plan/lanes.h"
+#include "plan/order.h"
 #include "plan/schedule.h"
 
 namespace meshwright {
@@ -14,7 +17,7 @@ constexpr std::int64_t kMaxScheduledPasses = std::int64_t{1} << 22;
 
 template <class Report>
 void each_violation(const ModelFacts& f, int device_count, std::int64_t global_batch,
-                    const Degrees& d, Report&& report) {
+                    const Degrees& d, std::string_view schedule, Report&& report) {
   const auto say = [&](std::string_view rule, auto&& message, auto&& hint) {
     return report(rule, message, hint);
   };
@@ -199,7 +202,8 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
               [] { return std::string("use a larger micro-batch or a larger dp"); }))
         return;
     }
-    if (d.vpp > 1 && m % d.pp != 0) {
+    const bool interleaved = schedule.empty() ? d.vpp > 1 : schedule == kInterleaved.name;
+    if (interleaved && m % d.pp != 0) {
       if (say(
               "P15",
               [&] {
@@ -208,6 +212,26 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
                     d.pp);
               },
               [] { return std::string("use vpp = 1, another dp or another micro-batch"); }))
+        return;
+    } else if (!schedule.empty()) {
+      const Schedule& s = find_schedule(schedule);
+      const std::string reason = refusal(s, {d.pp, d.vpp, static_cast<int>(m), {}, {}});
+      const bool searchable = s.vpp_max > 0 && d.vpp >= s.vpp_min && d.vpp <= s.vpp_max;
+      if ((!reason.empty() || !searchable) &&
+          say(
+              "P30",
+              [&] {
+                if (!reason.empty()) return reason;
+                if (s.vpp_max == 0)
+                  return fmt::format("{} needs more of a plan than degrees say", s.name);
+                return fmt::format("{} has {} chunks per stage, not {}", s.name,
+                                   s.vpp_min == s.vpp_max ? fmt::format("{}", s.vpp_min)
+                                                          : fmt::format("{} or more", s.vpp_min),
+                                   d.vpp);
+              },
+              [&] {
+                return s.vpp_max == 0 ? "degrees suit " + searchable_schedules() : std::string();
+              }))
         return;
     }
   }
@@ -228,9 +252,10 @@ void each_violation(const ModelFacts& f, int device_count, std::int64_t global_b
 }  // namespace
 
 std::vector<Violation> check_degrees(const ModelFacts& facts, int device_count,
-                                     std::int64_t global_batch, const Degrees& degrees) {
+                                     std::int64_t global_batch, const Degrees& degrees,
+                                     std::string_view schedule) {
   std::vector<Violation> violations;
-  each_violation(facts, device_count, global_batch, degrees,
+  each_violation(facts, device_count, global_batch, degrees, schedule,
                  [&](std::string_view rule, auto& message, auto& hint) {
                    violations.push_back({std::string(rule), message(), hint()});
                    return false;
@@ -239,12 +264,13 @@ std::vector<Violation> check_degrees(const ModelFacts& facts, int device_count,
 }
 
 bool degrees_legal(const ModelFacts& facts, int device_count, std::int64_t global_batch,
-                   const Degrees& degrees) {
+                   const Degrees& degrees, std::string_view schedule) {
   bool legal = true;
-  each_violation(facts, device_count, global_batch, degrees, [&](std::string_view, auto&, auto&) {
-    legal = false;
-    return true;
-  });
+  each_violation(facts, device_count, global_batch, degrees, schedule,
+                 [&](std::string_view, auto&, auto&) {
+                   legal = false;
+                   return true;
+                 });
   return legal;
 }
 
@@ -264,43 +290,45 @@ void check_roles(const Stage& stage, std::size_t s, Say&& say) {
   }
 }
 
-// What the schedule needs of the chunks: they go round the stages, and it accepts their number.
+// What the schedule needs of the lanes and chunks: it places them, and accepts their number.
 template <class Say>
 void check_order(const Plan& plan, Say&& say) {
-  const std::size_t stages = plan.stages.size();
-  const std::size_t chunks = plan.chunks.size();
-  if (stages == 0 || plan.micro_batches < 1) return;
-  if (chunks % stages != 0) {
-    say("P29", fmt::format("{} chunks do not go round {} stages evenly", chunks, stages), "");
-    return;
-  }
-  for (std::size_t c = 0; c < chunks; ++c) {
-    if (plan.chunks[c].stage != static_cast<int>(c % stages)) {
-      say("P29",
-          fmt::format("chunk {} runs on stage {}, but chunks go round the stages", c,
-                      plan.chunks[c].stage),
-          fmt::format("it runs on stage {}", c % stages));
-    }
-  }
-  if (plan.micro_batches >
-      kMaxScheduledPasses / std::max<std::int64_t>(std::ssize(plan.chunks), 1)) {
+  if (plan.stages.empty() || plan.micro_batches < 1) return;
+  const auto chunks = static_cast<std::int64_t>(plan.chunks.size());
+  if (plan.micro_batches > kMaxScheduledPasses / std::max<std::int64_t>(chunks, 1)) {
     say("P17",
         fmt::format("{} micro-batches of {} chunks are more than {} passes", plan.micro_batches,
                     chunks, kMaxScheduledPasses),
         "use a larger micro-batch or a larger dp");
     return;
   }
-  std::string names;
-  for (const Schedule* schedule : all_schedules()) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", schedule->name);
-    if (schedule->name != plan.schedule) continue;
-    const std::string_view reason =
-        schedule->refuses({static_cast<int>(stages), static_cast<int>(chunks / stages),
-                           static_cast<int>(plan.micro_batches)});
-    if (!reason.empty()) say("P30", std::string(reason), "");
-    return;
+  std::string rule = "P25";
+  try {
+    const std::vector<Lane> lanes = lanes_of(plan);
+    rule = "P30";
+    const Schedule& schedule = find_schedule(plan.schedule);
+    rule = "P29";
+    const ScheduleShape shape = schedule_shape(plan, lanes);
+    if (const std::string reason = refusal(schedule, shape); !reason.empty()) {
+      say("P30", reason, "");
+      return;
+    }
+    const std::vector<std::vector<int>> covered = lanes_of_stages(lanes);
+    for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
+      const int wanted = schedule.stage_of(shape, static_cast<int>(c));
+      const auto& on = covered[static_cast<std::size_t>(plan.chunks[c].stage)];
+      if (wanted == kEverywhere ? on.size() == lanes.size() : on[0] == wanted) continue;
+      say("P29",
+          fmt::format("chunk {} runs on stage {}, where {} does not put it", c,
+                      plan.chunks[c].stage, schedule.name),
+          wanted == kEverywhere ? "all devices run it together"
+                                : fmt::format("it runs on stage {}", wanted));
+    }
+    rule = "P32";
+    check_rules(plan.order, plan, shape);
+  } catch (const Error& e) {
+    say(rule, e.message(), e.hint());
   }
-  say("P30", fmt::format("unknown schedule '{}'", plan.schedule), "known: " + names);
 }
 
 }  // namespace
@@ -324,7 +352,7 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     say("P22", fmt::format("the plan is for a global batch of {}, the model has {}",
                            plan.global_batch, batch));
   }
-  std::vector<char> used(static_cast<std::size_t>(cluster.device_count()), 0);
+  std::vector<int> used(static_cast<std::size_t>(cluster.device_count()), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Mesh& mesh = plan.stages[s].mesh;
     std::int64_t last = mesh.first_device;
@@ -344,19 +372,34 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     for (int a = 0; a < static_cast<int>(mesh.axes.size()) && a < AxisList::kCapacity; ++a)
       all.push_back(a);
     for (DeviceId device : mesh.group(all)) {
-      if (used[device.index()] != 0) {
-        say("P25",
-            fmt::format("device {} belongs to two stages or twice to stage {}", device.value, s));
+      if (used[device.index()] == static_cast<int>(s)) {
+        say("P25", fmt::format("device {} belongs twice to stage {}", device.value, s));
         return violations;
       }
-      used[device.index()] = 1;
+      used[device.index()] = static_cast<int>(s);
     }
     check_roles(plan.stages[s], s, say);
   }
+  // Every replica covers the model once.
   int next = 0;
+  int replica = 0;
+  bool placed = true;
+  const auto covered = [&] {
+    if (next != static_cast<int>(segments.size())) {
+      say("P28", fmt::format("chunks{} cover {} of {} segments",
+                             replica > 0 ? fmt::format(" of replica {}", replica) : "", next,
+                             segments.size()));
+    }
+    next = 0;
+  };
   for (const Chunk& chunk : plan.chunks) {
+    if (chunk.replica == replica + 1) {
+      covered();
+      ++replica;
+    }
     if (chunk.stage < 0 || chunk.stage >= static_cast<int>(plan.stages.size())) {
       say("P26", fmt::format("chunk names stage {} of {}", chunk.stage, plan.stages.size()));
+      placed = false;
     }
     if (chunk.first_segment != next || chunk.last_segment <= chunk.first_segment) {
       say("P27",
@@ -365,9 +408,8 @@ std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,
     }
     next = chunk.last_segment;
   }
-  if (next != static_cast<int>(segments.size())) {
-    say("P28", fmt::format("chunks cover {} of {} segments", next, segments.size()));
-  }
+  covered();
+  if (!placed) return violations;
   check_order(plan, say);
   return violations;
 }

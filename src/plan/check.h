@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/cluster.h"
@@ -16,13 +17,15 @@ struct Violation {
   std::string hint;     ///< Legal values, or what to do.
 };
 
-/// Every rule that degrees must obey on a model and a cluster. Empty = legal.
+/// Every rule that degrees must obey on a model and a cluster, under a schedule (empty = the one
+/// that they imply). Empty = legal.
 std::vector<Violation> check_degrees(const ModelFacts& facts, int device_count,
-                                     std::int64_t global_batch, const Degrees& degrees);
+                                     std::int64_t global_batch, const Degrees& degrees,
+                                     std::string_view schedule = {});
 
-/// The first violation only, cheaply; empty rule = legal. For searches.
+/// Whether they obey all, cheaply. For searches.
 bool degrees_legal(const ModelFacts& facts, int device_count, std::int64_t global_batch,
-                   const Degrees& degrees);
+                   const Degrees& degrees, std::string_view schedule = {});
 
 /// Structure of a whole plan: stages, chunks and axes are consistent and cover the model once.
 std::vector<Violation> check_plan(const Plan& plan, const Graph& graph,

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "plan/order.h"
 
 namespace meshwright {
 namespace {
@@ -203,6 +204,10 @@ void fill_lanes(const Plan& plan, Program& program) {
       send(from, to, false, bytes);
       if (shape.has_backward(from) && shape.has_backward(to)) send(to, from, true, bytes);
     }
+  }
+  if (!plan.order.empty()) {
+    check_rules(plan.order, plan, shape);
+    apply_rules(plan.order, program);
   }
   place_transfers(program);
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/program.h"
@@ -38,6 +40,10 @@ std::vector<std::vector<ScheduleItem>> pass_orders(const Schedule& schedule,
 /// on a receive that stands behind it, whether or not a send waits for its receiver. Throws
 /// InternalError when the passes alone deadlock.
 void place_transfers(Program& program);
+
+/// When each pass of every lane starts if passes take one unit of time and messages none; the lanes
+/// hold passes alone. Throws InternalError when they deadlock.
+std::vector<std::vector<std::int32_t>> unit_starts(const Program& program);
 
 /// Fills Program::lanes by the plan's schedule and order rules. Where `program.transfers` is empty
 /// it becomes a chain: every chunk sends ChunkProgram::send to the next one of its replica. Throws

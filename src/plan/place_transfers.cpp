@@ -3,7 +3,6 @@
 // Linear in the number of passes and messages but for sorting the receives of a lane.
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 
 #include "base/error.h"
 #include "plan/lanes.h"
@@ -33,24 +32,29 @@ struct Flows {
   }
 };
 
-class Placement {
+constexpr std::int32_t kNever = -1;
+
+// All passes in units of time.
+class Replay {
  public:
-  explicit Placement(Program& program)
-      : program_(program),
-        flows_(program),
+  explicit Replay(const Program& program)
+      : flows(program),
+        start(program.lanes.size()),
+        program_(program),
         covered_(lanes_of_stages(program.lanes)),
         micro_(static_cast<std::size_t>(program.micro_batches)),
-        ready_(program.transfers.size() * micro_, kNever),
-        start_(program.lanes.size()) {}
+        ready_(program.transfers.size() * micro_, kNever) {
+    run();
+  }
 
-  void run() {
-    replay();
-    for (std::size_t lane = 0; lane < program_.lanes.size(); ++lane) place(lane);
+  const Flows flows;
+  std::vector<std::vector<std::int32_t>> start;  // Per lane and pass.
+  // When a message is there to be sent.
+  std::int32_t ready(int transfer, int micro_batch) const {
+    return ready_[slot(transfer, micro_batch)];
   }
 
  private:
-  static constexpr std::int32_t kNever = -1;
-
   const std::vector<int>& lanes_of_chunk(int chunk) const {
     const int stage = program_.chunks[static_cast<std::size_t>(chunk)].stage;
     return covered_[static_cast<std::size_t>(stage)];
@@ -58,18 +62,15 @@ class Placement {
   std::size_t slot(int transfer, int micro_batch) const {
     return static_cast<std::size_t>(transfer) * micro_ + static_cast<std::size_t>(micro_batch);
   }
-  void replay();
-  void place(std::size_t lane);
+  void run();
 
-  Program& program_;
-  const Flows flows_;
+  const Program& program_;
   const std::vector<std::vector<int>> covered_;
   const std::size_t micro_;
-  std::vector<std::int32_t> ready_;               // Per transfer and micro-batch.
-  std::vector<std::vector<std::int32_t>> start_;  // Per lane and pass.
+  std::vector<std::int32_t> ready_;
 };
 
-void Placement::replay() {
+void Replay::run() {
   const std::size_t count = program_.lanes.size();
   std::vector<std::int32_t> clock(count, 0);
   std::vector<std::size_t> waits_for(count, SIZE_MAX);
@@ -77,12 +78,12 @@ void Placement::replay() {
   std::vector<int> ready_lanes;
   for (std::size_t l = count; l-- > 0;) {
     ready_lanes.push_back(static_cast<int>(l));
-    start_[l].reserve(program_.lanes[l].order.size());
+    start[l].reserve(program_.lanes[l].order.size());
   }
   const auto finish = [&](const ScheduleItem& item, std::int32_t end) {
     const int at = Flows::slot(item);
     if (at < 0) return;
-    for (int t : flows_.out[static_cast<std::size_t>(at)]) {
+    for (int t : flows.out[static_cast<std::size_t>(at)]) {
       const std::size_t message = slot(t, item.micro_batch);
       ready_[message] = end;
       const int to = program_.transfers[static_cast<std::size_t>(t)].to_chunk;
@@ -97,67 +98,67 @@ void Placement::replay() {
     const auto lane = static_cast<std::size_t>(ready_lanes.back());
     ready_lanes.pop_back();
     const std::vector<ScheduleItem>& order = program_.lanes[lane].order;
-    while (start_[lane].size() < order.size()) {
-      const ScheduleItem& item = order[start_[lane].size()];
-      std::int32_t start = clock[lane];
+    while (start[lane].size() < order.size()) {
+      const ScheduleItem& item = order[start[lane].size()];
+      std::int32_t begin = clock[lane];
       bool blocked = false;
       if (const int at = Flows::slot(item); at >= 0) {
-        for (int t : flows_.in[static_cast<std::size_t>(at)]) {
+        for (int t : flows.in[static_cast<std::size_t>(at)]) {
           const std::size_t message = slot(t, item.micro_batch);
           if (ready_[message] == kNever) {
             waits_for[lane] = message;
             blocked = true;
             break;
           }
-          start = std::max(start, ready_[message]);
+          begin = std::max(begin, ready_[message]);
         }
       }
       if (blocked) break;
       const std::vector<int>& together = lanes_of_chunk(item.chunk);
       if (together.size() == 1) {
-        start_[lane].push_back(start);
-        clock[lane] = start + 1;
-        finish(item, start + 1);
+        start[lane].push_back(begin);
+        clock[lane] = begin + 1;
+        finish(item, begin + 1);
         continue;
       }
-      clock[lane] = start;
+      clock[lane] = begin;
       int& here = arrived[static_cast<std::size_t>(item.chunk)];
       if (++here < static_cast<int>(together.size())) break;
       here = 0;
       const ScheduleItem pass = item;
-      for (int l : together) start = std::max(start, clock[static_cast<std::size_t>(l)]);
+      for (int l : together) begin = std::max(begin, clock[static_cast<std::size_t>(l)]);
       for (int l : together) {
         const auto other = static_cast<std::size_t>(l);
         const auto& there = program_.lanes[other].order;
-        MW_CHECK(start_[other].size() < there.size() && there[start_[other].size()] == pass,
+        MW_CHECK(start[other].size() < there.size() && there[start[other].size()] == pass,
                  "lanes run a shared stage in different orders");
-        start_[other].push_back(start);
-        clock[other] = start + 1;
+        start[other].push_back(begin);
+        clock[other] = begin + 1;
         if (other != lane) ready_lanes.push_back(l);
       }
-      finish(pass, start + 1);
+      finish(pass, begin + 1);
     }
   }
   for (std::size_t l = 0; l < count; ++l) {
-    MW_CHECK(start_[l].size() == program_.lanes[l].order.size(), "the schedule deadlocks");
+    MW_CHECK(start[l].size() == program_.lanes[l].order.size(), "the schedule deadlocks");
   }
 }
 
-void Placement::place(std::size_t lane) {
+void place(Program& program, const Replay& replay, std::size_t lane) {
   struct Receive {
     std::int32_t ready;  // When the message is sent.
     int transfer;
     int micro_batch;
     std::int32_t before;  // Index of the pass that it stands before.
   };
-  const std::vector<ScheduleItem> passes = std::move(program_.lanes[lane].order);
-  const std::vector<std::int32_t>& start = start_[lane];
+  const std::vector<ScheduleItem> passes = std::move(program.lanes[lane].order);
+  const std::vector<std::int32_t>& start = replay.start[lane];
   std::vector<Receive> receives;
   for (std::size_t k = 0; k < passes.size(); ++k) {
     const int at = Flows::slot(passes[k]);
     if (at < 0) continue;
-    for (int t : flows_.in[static_cast<std::size_t>(at)]) {
-      receives.push_back({ready_[slot(t, passes[k].micro_batch)], t, passes[k].micro_batch,
+    for (int t : replay.flows.in[static_cast<std::size_t>(at)]) {
+      receives.push_back({replay.ready(t, passes[k].micro_batch), t, passes[k].micro_batch,
                           static_cast<std::int32_t>(k == 0 ? 0 : k - 1)});
     }
   }
@@ -176,10 +177,10 @@ void Placement::place(std::size_t lane) {
     receives[r].before = least;
   }
 
-  std::vector<ScheduleItem>& order = program_.lanes[lane].order;
+  std::vector<ScheduleItem>& order = program.lanes[lane].order;
   order.clear();
   order.reserve(passes.size() + 4 * receives.size());
-  std::vector<std::int32_t> outstanding(program_.transfers.size(), -1);  // Micro-batch of a send.
+  std::vector<std::int32_t> outstanding(program.transfers.size(), -1);  // Micro-batch of a send.
   std::vector<int> senders;  // Transfers that this lane sends, in the order of their first send.
   std::size_t next = 0;
   for (std::size_t k = 0; k < passes.size(); ++k) {
@@ -190,13 +191,13 @@ void Placement::place(std::size_t lane) {
     }
     const int at = Flows::slot(pass);
     if (at >= 0) {
-      for (int t : flows_.in[static_cast<std::size_t>(at)]) {
+      for (int t : replay.flows.in[static_cast<std::size_t>(at)]) {
         order.push_back({Phase::kReceiveWait, t, pass.micro_batch});
       }
     }
     order.push_back(pass);
     if (at < 0) continue;
-    for (int t : flows_.out[static_cast<std::size_t>(at)]) {
+    for (int t : replay.flows.out[static_cast<std::size_t>(at)]) {
       std::int32_t& last = outstanding[static_cast<std::size_t>(t)];
       if (last >= 0)
         order.push_back({Phase::kSendWait, t, last});
@@ -213,6 +214,13 @@ void Placement::place(std::size_t lane) {
 
 }  // namespace
 
-void place_transfers(Program& program) { Placement(program).run(); }
+void place_transfers(Program& program) {
+  const Replay replay(program);
+  for (std::size_t lane = 0; lane < program.lanes.size(); ++lane) place(program, replay, lane);
+}
+
+std::vector<std::vector<std::int32_t>> unit_starts(const Program& program) {
+  return Replay(program).start;
+}
 
 }  // namespace meshwright

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "plan/check.h"
+#include "plan/schedule.h"
 
 namespace meshwright {
 namespace {
@@ -167,10 +168,12 @@ Stage make_stage(const Degrees& d, const std::vector<std::int64_t>& kv_heads, in
 
 Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const Cluster& cluster,
                const Training& training, std::int64_t global_batch, const Degrees& degrees,
-               const std::vector<int>& cuts) {
+               const std::vector<int>& cuts, std::string_view schedule_name) {
+  if (schedule_name.empty()) schedule_name = default_schedule(degrees.vpp);
+  const Schedule& schedule = find_schedule(schedule_name);
   const ModelFacts facts = model_facts(graph, segments);
   const std::vector<Violation> violations =
-      check_degrees(facts, cluster.device_count(), global_batch, degrees);
+      check_degrees(facts, cluster.device_count(), global_batch, degrees, schedule_name);
   if (!violations.empty())
     throw Error(violations[0].message, violations[0].rule, violations[0].hint);
   const int chunk_count = degrees.pp * degrees.vpp;
@@ -181,13 +184,15 @@ Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const C
   plan.degrees = degrees;
   plan.global_batch = global_batch;
   plan.micro_batches = global_batch / (degrees.dp * degrees.micro_batch);
-  plan.schedule = degrees.vpp > 1 ? "interleaved" : "1f1b";
+  plan.schedule = schedule_name;
   for (int s = 0; s < degrees.pp; ++s)
     plan.stages.push_back(make_stage(degrees, facts.all_kv_heads, s));
-  for (int c = 0; c < chunk_count; ++c) {
-    const auto i = static_cast<std::size_t>(c);
-    plan.chunks.push_back({c % degrees.pp, c == 0 ? 0 : cuts[i - 1],
-                           c + 1 == chunk_count ? static_cast<int>(segments.size()) : cuts[i]});
+  const ScheduleShape shape{degrees.pp, degrees.vpp, static_cast<int>(plan.micro_batches), {}, {}};
+  for (int c = 0; c < chunk_count * schedule.replicas; ++c) {
+    const auto i = static_cast<std::size_t>(c % chunk_count);
+    const bool last = c % chunk_count + 1 == chunk_count;
+    plan.chunks.push_back({schedule.stage_of(shape, c), i == 0 ? 0 : cuts[i - 1],
+                           last ? static_cast<int>(segments.size()) : cuts[i], c / chunk_count});
   }
   return plan;
 }

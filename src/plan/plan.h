@@ -75,6 +75,38 @@ struct Chunk {
   int replica = 0;  ///< Bidirectional pipelines hold the model twice; the chunks of each cover it.
 };
 
+/// What an entry of a stage's order does. A transfer is issued and waited for apart: a send is
+/// complete when waited for, a buffer is filled once its receive was.
+enum class Phase : std::uint8_t {
+  kForward,   ///< The forward lists of the chunk's segments.
+  kBackward,  ///< The backward lists, last segment first.
+  kWeight,    ///< The weight lists.
+  kSend,      ///< Issues the sending of a transfer.
+  kSendWait,
+  kReceive,  ///< Issues the receiving of a transfer.
+  kReceiveWait,
+};
+std::string_view phase_name(Phase phase);
+constexpr bool is_pass(Phase phase) { return phase <= Phase::kWeight; }
+
+/// Passes that a rule of order speaks of.
+struct PassSet {
+  static constexpr int kAll = -1;   ///< Every micro-batch.
+  static constexpr int kEach = -2;  ///< On both sides of a rule: the same micro-batch.
+
+  Phase phase = Phase::kForward;  ///< A pass.
+  int chunk = 0;
+  int micro_batch = kAll;
+  friend bool operator==(const PassSet&, const PassSet&) = default;
+};
+
+/// An op-order: every pass of `before` ends before one of `after` starts. Whatever order the
+/// schedule gives is changed as little as that takes.
+struct OrderRule {
+  PassSet before, after;
+  friend bool operator==(const OrderRule&, const OrderRule&) = default;
+};
+
 /// Degrees of each kind of parallelism, as the user and Megatron speak of them.
 struct Degrees {
   int pp = 1;                    ///< Pipeline stages.
@@ -110,16 +142,18 @@ struct Plan {
   std::int64_t micro_batches = 1;  ///< Per step and replica.
   std::string schedule = "1f1b";   ///< Name in the schedule table.
   std::vector<Stage> stages;
-  std::vector<Chunk> chunks;  ///< In the order of the forward pass, one replica after the other.
+  std::vector<Chunk> chunks;     ///< In the order of the forward pass, one replica after the other.
+  std::vector<OrderRule> order;  ///< Over what the schedule gives.
   std::shared_ptr<const Overrides> overrides;  ///< Null = none.
 };
 
 /// Builds the plan of some degrees: meshes, roles and stages; `cuts` gives the first segment of
-/// every chunk but the first (pp*vpp - 1 entries). Throws Error when a degree is illegal for this
-/// model or cluster, with the legal values.
+/// every chunk but the first (pp*vpp - 1 entries, the same for every replica). The schedule places
+/// the chunks; empty = the one that the degrees imply. Throws Error when a degree is illegal for
+/// this model, cluster or schedule, with the legal values.
 Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const Cluster& cluster,
                const Training& training, std::int64_t global_batch, const Degrees& degrees,
-               const std::vector<int>& cuts);
+               const std::vector<int>& cuts, std::string_view schedule = {});
 
 /// The mesh and roles of one stage of these degrees. `kv_heads` are the distinct sizes of key/value
 /// head dimensions (axes are cut so that key/value heads can be split less than query heads).

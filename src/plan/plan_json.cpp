@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kFormatVersion = 1;
 constexpr std::int64_t kMaxStages = 100000;
+constexpr std::int64_t kMaxOrderRules = 10000;
 
 Json axis_names(const AxisList& list, const Mesh& mesh) {
   Json names = Json::array();
@@ -48,6 +49,7 @@ class Node {
     if (!json_.is_string()) throw Error("must be a string", place_);
     return json_.get<std::string>();
   }
+  bool is_text() const { return json_.is_string(); }
   bool flag() const {
     if (!json_.is_boolean()) throw Error("must be true or false", place_);
     return json_.get<bool>();
@@ -158,6 +160,39 @@ Stage stage_from_json(const Node& node) {
   return stage;
 }
 
+Json passes_to_json(const PassSet& passes) {
+  Json json = {{"phase", phase_name(passes.phase)}, {"chunk", passes.chunk}};
+  if (passes.micro_batch == PassSet::kAll)
+    json["micro_batch"] = "all";
+  else if (passes.micro_batch == PassSet::kEach)
+    json["micro_batch"] = "each";
+  else
+    json["micro_batch"] = passes.micro_batch;
+  return json;
+}
+
+PassSet passes_from_json(const Node& node) {
+  PassSet passes;
+  passes.phase = node.at("phase").parsed([](std::string_view name) {
+    for (const Phase phase : {Phase::kForward, Phase::kBackward, Phase::kWeight}) {
+      if (phase_name(phase) == name) return phase;
+    }
+    throw Error(fmt::format("unknown pass '{}'", name), {}, "legal: forward, backward, weight");
+  });
+  passes.chunk = node.at("chunk").small(0, kMaxStages);
+  const Node micro_batch = node.at("micro_batch");
+  if (!micro_batch.is_text()) {
+    passes.micro_batch = micro_batch.small(0, 1 << 24);
+    return passes;
+  }
+  passes.micro_batch = micro_batch.parsed([](std::string_view name) {
+    if (name == "all") return PassSet::kAll;
+    if (name == "each") return PassSet::kEach;
+    throw Error(fmt::format("unknown micro-batch '{}'", name), {}, "a number, \"all\" or \"each\"");
+  });
+  return passes;
+}
+
 }  // namespace
 
 Json plan_to_json(const Plan& plan, const std::vector<Segment>& segments) {
@@ -175,19 +210,25 @@ Json plan_to_json(const Plan& plan, const std::vector<Segment>& segments) {
     chunks.push_back({{"stage", c.stage},
                       {"first", segments[static_cast<std::size_t>(c.first_segment)].name},
                       {"last", segments[static_cast<std::size_t>(c.last_segment) - 1].name}});
+    if (c.replica != 0) chunks.back()["replica"] = c.replica;
   }
-  return {{"format", "meshwright-plan"},
-          {"version", kFormatVersion},
-          {"training",
-           {{"dtype", dtype_name(plan.training.dtype)},
-            {"optimizer", plan.training.optimizer},
-            {"gradient_dtype", dtype_name(plan.training.gradient_dtype)}}},
-          {"global_batch", plan.global_batch},
-          {"micro_batches", plan.micro_batches},
-          {"schedule", plan.schedule},
-          {"degrees", degrees},
-          {"stages", stages},
-          {"chunks", chunks}};
+  Json json = {{"format", "meshwright-plan"},
+               {"version", kFormatVersion},
+               {"training",
+                {{"dtype", dtype_name(plan.training.dtype)},
+                 {"optimizer", plan.training.optimizer},
+                 {"gradient_dtype", dtype_name(plan.training.gradient_dtype)}}},
+               {"global_batch", plan.global_batch},
+               {"micro_batches", plan.micro_batches},
+               {"schedule", plan.schedule},
+               {"degrees", degrees},
+               {"stages", stages},
+               {"chunks", chunks}};
+  for (const OrderRule& rule : plan.order) {
+    json["order"].push_back(
+        {{"before", passes_to_json(rule.before)}, {"after", passes_to_json(rule.after)}});
+  }
+  return json;
 }
 
 Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
@@ -228,7 +269,14 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
   };
   for (const Node& chunk : root.at("chunks").list(kMaxStages)) {
     plan.chunks.push_back({chunk.at("stage").small(0, kMaxStages), segment_named(chunk.at("first")),
-                           segment_named(chunk.at("last")) + 1});
+                           segment_named(chunk.at("last")) + 1,
+                           chunk.has("replica") ? chunk.at("replica").small(0, 1) : 0});
+  }
+  if (root.has("order")) {
+    for (const Node& rule : root.at("order").list(kMaxOrderRules)) {
+      plan.order.push_back(
+          {passes_from_json(rule.at("before")), passes_from_json(rule.at("after"))});
+    }
   }
   return plan;
 }

@@ -37,6 +37,23 @@ TEST(PlanJson, RoundTrips) {
   EXPECT_EQ(back.stages[1].roles, m.plan.stages[1].roles);
 }
 
+TEST(PlanJson, ReplicasAndRulesOfOrder) {
+  Made m;
+  m.plan = make_plan(m.graph, m.segments, m.cluster, {}, 16, {.pp = 2, .dp = 4}, {3}, "dualpipe");
+  m.plan.order = {{{Phase::kForward, 0, PassSet::kAll}, {Phase::kWeight, 0, PassSet::kAll}},
+                  {{Phase::kForward, 1, PassSet::kEach}, {Phase::kBackward, 1, PassSet::kEach}},
+                  {{Phase::kForward, 1, 2}, {Phase::kForward, 1, 0}}};
+  const Json json = plan_to_json(m.plan, m.segments);
+  EXPECT_EQ(json.at("order").at(0).dump(),
+            R"({"before":{"phase":"forward","chunk":0,"micro_batch":"all"},)"
+            R"("after":{"phase":"weight","chunk":0,"micro_batch":"all"}})");
+  const Plan back = plan_from_json(json, m.segments, "p.json");
+  EXPECT_EQ(back.order, m.plan.order);
+  ASSERT_EQ(back.chunks.size(), 4u);
+  EXPECT_EQ(back.chunks[1].replica, 0);
+  EXPECT_EQ(back.chunks[2].replica, 1);
+}
+
 TEST(PlanJson, ErrorsNameThePlace) {
   const Made m;
   const auto error = [&](auto&& change) -> std::string {
@@ -57,6 +74,17 @@ TEST(PlanJson, ErrorsNameThePlace) {
   EXPECT_THAT(error([](Json& j) { j["stages"][0]["roles"]["data"] = {"xp"}; }),
               HasSubstr("no axis is named 'xp'"));
   EXPECT_THAT(error([](Json& j) { j["version"] = 2; }), HasSubstr("/version"));
+  EXPECT_THAT(error([](Json& j) { j["chunks"][1]["replica"] = 2; }),
+              HasSubstr("/chunks/1/replica: must be between 0 and 1"));
+  const auto rule = [&](const Json& before) {
+    return error([&](Json& j) { j["order"] = {{{"before", before}, {"after", before}}}; });
+  };
+  EXPECT_THAT(rule({{"phase", "send"}, {"chunk", 0}, {"micro_batch", 0}}),
+              HasSubstr("/order/0/before/phase: unknown pass 'send' (legal: forward, backward, "));
+  EXPECT_THAT(rule({{"phase", "forward"}, {"chunk", 0}, {"micro_batch", "some"}}),
+              HasSubstr("/order/0/before/micro_batch: unknown micro-batch 'some'"));
+  EXPECT_THAT(rule({{"phase", "forward"}, {"chunk", -1}, {"micro_batch", 0}}),
+              HasSubstr("/order/0/before/chunk: must be between 0"));
   EXPECT_THAT(error([](Json& j) { j.erase("chunks"); }), HasSubstr("key 'chunks' is missing"));
   EXPECT_THAT(error([](Json& j) { j["micro_batches"] = 3; }), HasSubstr("do not divide"));
 }

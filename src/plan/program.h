@@ -155,20 +155,6 @@ struct SegmentProgram {
   Bytes backward_peak;  ///< Gradients and recomputed values live at their largest.
 };
 
-/// What an entry of a stage's order does. A transfer is issued and waited for apart: a send is
-/// complete when waited for, a buffer is filled once its receive was.
-enum class Phase : std::uint8_t {
-  kForward,   ///< The forward lists of the chunk's segments.
-  kBackward,  ///< The backward lists, last segment first.
-  kWeight,    ///< The weight lists.
-  kSend,      ///< Issues the sending of a transfer.
-  kSendWait,
-  kReceive,  ///< Issues the receiving of a transfer.
-  kReceiveWait,
-};
-std::string_view phase_name(Phase phase);
-constexpr bool is_pass(Phase phase) { return phase <= Phase::kWeight; }
-
 struct ScheduleItem {
   Phase phase = Phase::kForward;
   int chunk = 0;  ///< Passes: index into Plan::chunks. Otherwise: into Program::transfers.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/format.h"
 #include "ops/graph_work.h"
@@ -26,9 +27,14 @@ constexpr MemoryTerm kMemoryTerms[] = {
 
 std::string gib(Bytes bytes) { return fmt::format("{:.1f}", bytes.value / (1 << 30)); }
 
-int plan_devices(const Plan& plan) {
+// The stages that devices have of their own: those of the lanes.
+std::span<const Stage> own_stages(const Judged& judged) {
+  return std::span(judged.plan.stages).first(judged.timeline.stages.size());
+}
+
+int plan_devices(const Judged& judged) {
   int devices = 0;
-  for (const Stage& s : plan.stages) devices += s.mesh.device_count();
+  for (const Stage& s : own_stages(judged)) devices += s.mesh.device_count();
   return devices;
 }
 
@@ -51,7 +57,7 @@ ModelSummary summarize(const Graph& graph, std::string name) {
 
 double mfu(const Problem& problem, const ModelSummary& model, const Judged& judged) {
   double peak = 0;
-  for (const Stage& stage : judged.plan.stages) {
+  for (const Stage& stage : own_stages(judged)) {
     // All devices of a stage run at its mesh's pace, yet the peak is what was bought.
     AxisList all;
     for (int a = 0; a < static_cast<int>(stage.mesh.axes.size()); ++a) all.push_back(a);
@@ -168,7 +174,7 @@ std::string memory_table(const Problem& problem, const Judged& judged) {
 std::string plan_text(const Problem& problem, const ModelSummary& model, const Judged& judged) {
   const Plan& plan = judged.plan;
   const double tokens = model.tokens_per_step / judged.step().value;
-  const int devices = plan_devices(plan);
+  const int devices = plan_devices(judged);
   std::string text;
   text += fmt::format("layout   {}\n", to_string(plan.degrees));
   text += fmt::format(
@@ -178,7 +184,7 @@ std::string plan_text(const Problem& problem, const ModelSummary& model, const J
                       format_seconds(judged.step()), format_count(tokens), model.unit,
                       tokens / devices, model.unit, 100 * mfu(problem, model, judged));
   double dollars = 0;
-  for (const Stage& stage : plan.stages) {
+  for (const Stage& stage : own_stages(judged)) {
     dollars += stage.mesh.device_count() *
                problem.cluster.kind(DeviceId(stage.mesh.first_device)).dollars_per_hour;
   }

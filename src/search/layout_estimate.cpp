@@ -5,14 +5,15 @@
 #include <map>
 #include <set>
 
+#include "plan/lanes.h"
 #include "search/judge.h"
 #include "search/pipeline_cut.h"
 
 namespace meshwright {
 namespace {
 
-// Micro-batches in flight on chunk `position` of stage s, as the schedules' order has them.
-std::vector<double> chunk_flight(int pp, int vpp, std::int64_t micro_batches) {
+// Micro-batches in flight on chunk `position` of stage s under 1F1B and its interleaved form.
+std::vector<double> one_forward_flight(int pp, int vpp, std::int64_t micro_batches) {
   std::vector<double> flight(static_cast<std::size_t>(pp * vpp));
   for (int s = 0; s < pp; ++s) {
     const double m = static_cast<double>(micro_batches);
@@ -57,6 +58,34 @@ LayoutEstimator::LayoutEstimator(const Problem& problem)
       costs_(problem, facts_, pricer_),
       class_count_(static_cast<std::size_t>(shape_class_count(problem.segments)), 0) {
   for (const Segment& s : problem.segments) ++class_count_[static_cast<std::size_t>(s.shape_class)];
+  if (problem.restrictions.schedule) schedule_ = &find_schedule(*problem.restrictions.schedule);
+}
+
+const std::vector<double>& LayoutEstimator::flight_of(const Schedule& schedule,
+                                                      const ScheduleShape& shape) {
+  const auto [it, fresh] =
+      flights_.try_emplace({shape.stages, shape.chunks_per_stage, shape.micro_batches});
+  if (!fresh) return it->second;
+  std::vector<double>& flight = it->second;
+  if (&schedule == &kOneForwardOneBackward || &schedule == &kInterleaved) {
+    flight = one_forward_flight(shape.stages, shape.chunks_per_stage, shape.micro_batches);
+    return flight;
+  }
+  // More micro-batches than fill the pipeline change nothing, or there is no bound to them.
+  ScheduleShape few = shape;
+  few.micro_batches = std::min(shape.micro_batches, 4 * shape.stages + 8);
+  flight.assign(static_cast<std::size_t>(shape.chunks()), 0);
+  const std::vector<double> weight(flight.size() * static_cast<std::size_t>(schedule.replicas), 1);
+  const auto orders = pass_orders(schedule, few);
+  for (std::size_t lane = 0; lane < orders.size(); ++lane) {
+    const std::vector<int> held = in_flight(orders[lane], weight);
+    for (std::size_t c = 0; c < held.size(); ++c) {
+      if (held[c] == 0) continue;
+      const double all = held[c] == few.micro_batches ? shape.micro_batches : held[c];
+      flight[c < flight.size() ? c : lane] += all;
+    }
+  }
+  return flight;
 }
 
 double LayoutEstimator::fixed_memory(const ClassCost& c, const Degrees& d,
@@ -95,6 +124,7 @@ std::vector<LayoutEstimator::StageDevices> LayoutEstimator::stage_devices(const 
 // flight.
 Estimate LayoutEstimator::bound(const Degrees& d) {
   const LayoutCosts& costs = costs_.costs(d);
+  const int replicas = schedule_ != nullptr ? schedule_->replicas : 1;
   double memory = 0;
   double transient = 0;
   Seconds serial[2], traffic[2];
@@ -104,7 +134,7 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
       serial[pass] += c.serial[pass] * class_count_[k];
       traffic[pass] += c.traffic[pass] * class_count_[k];
     }
-    memory += class_count_[k] * (fixed_memory(c, d, costs.stage) + c.saved);
+    memory += class_count_[k] * (replicas * fixed_memory(c, d, costs.stage) + c.saved);
     transient = std::max(transient, c.transient);
   }
   // A tied embedding may be held once.
@@ -147,7 +177,14 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   const bool dp_free = sharded_at_the_step(d, stage);
   const double dp_group = state_group(d);
   const int chunks = d.pp * d.vpp;
-  const std::vector<double> flight = chunk_flight(d.pp, d.vpp, m);
+  const Schedule& schedule =
+      schedule_ != nullptr ? *schedule_ : find_schedule(default_schedule(d.vpp));
+  const ScheduleShape shape{d.pp, d.vpp, static_cast<int>(m), {}, {}};
+  const std::vector<double>& flight = flight_of(schedule, shape);
+  std::vector<int> on_stage;  // Per chunk, of both replicas.
+  for (int c = 0; c < chunks * schedule.replicas; ++c) {
+    on_stage.push_back(schedule.stage_of(shape, c));
+  }
   double transient = 0;
   for (const ClassCost& c : costs.classes) transient = std::max(transient, c.transient);
   CutInstance cut;
@@ -157,7 +194,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   for (std::size_t i = 0; i < n; ++i) {
     const auto k = static_cast<std::size_t>(segments[i].shape_class);
     cut.time.push_back(costs.classes[k].time.value);
-    cut.fixed_memory.push_back(class_fixed[k]);
+    cut.fixed_memory.push_back(class_fixed[k] * schedule.replicas);
     cut.saved.push_back(costs.classes[k].saved);
   }
   const double reserve = e.context.value + transient;
@@ -184,7 +221,8 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
     }
     cut.flight = flight;
     for (int c = 0; c < chunks; ++c) {
-      const StageDevices& s = devices[static_cast<std::size_t>(c % d.pp)];
+      const StageDevices& s =
+          devices[static_cast<std::size_t>(on_stage[static_cast<std::size_t>(c)])];
       cut.slowness.push_back(s.slowness);
       cut.capacity.push_back((s.usable - reserve) / d.vpp);
     }
@@ -205,7 +243,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
             c + 1 < chunks ? found.first[static_cast<std::size_t>(c)] : static_cast<int>(n);
         for (int i = begin; i < end; ++i) {
           const auto s = static_cast<std::size_t>(i);
-          held[static_cast<std::size_t>(c % d.pp)] +=
+          held[static_cast<std::size_t>(on_stage[static_cast<std::size_t>(c)])] +=
               cut.fixed_memory[s] + cut.saved[s] * flight[static_cast<std::size_t>(c)];
         }
         begin = end;
@@ -217,6 +255,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
       result.overflow = -1;
     }
     if (balance && d.vpp > 1) {
+      cut.stage = on_stage;
       balance_stages(cut, d.pp, static_cast<double>(m), found);
     }
     result.cuts = std::move(found.first);
@@ -231,7 +270,10 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   const int offset = d.pp_inside_dp ? d.tp * d.cp : d.tp * d.cp * d.dp;
   for (int c = 0; c < chunks; ++c) {
     const int end = c + 1 < chunks ? result.cuts[static_cast<std::size_t>(c)] : static_cast<int>(n);
-    const auto on = static_cast<std::size_t>(c % d.pp);
+    const auto on = static_cast<std::size_t>(on_stage[static_cast<std::size_t>(c)]);
+    // The same chunk of the other replica; each takes half of the micro-batches.
+    const auto other = static_cast<std::size_t>(
+        on_stage[static_cast<std::size_t>(schedule.replicas > 1 ? chunks + c : c)]);
     Seconds serial[2], traffic[2];
     for (int i = begin; i < end; ++i) {
       const int k = segments[static_cast<std::size_t>(i)].shape_class;
@@ -241,6 +283,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
         traffic[pass] += cost.traffic[pass];
       }
       ++held[on][k];
+      if (schedule.replicas > 1) ++held[other][k];
     }
     double time = 2 * e.micro_batch_fixed.value;
     for (const int pass : {0, 1}) {
@@ -248,7 +291,12 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
                                       std::min(serial[pass], traffic[pass] * e.gather_overlap))
                                          .value;
     }
-    stage_time[static_cast<std::size_t>(c % d.pp)] += time;
+    if (schedule.replicas == 1) {
+      stage_time[on] += time;
+    } else {
+      stage_time[on] += time / 2;
+      stage_time[other] += time / 2;
+    }
     slowest_chunk = std::max(slowest_chunk, time);
     if (c + 1 < chunks && d.pp > 1) {
       const int boundary = costs_.lowering().boundary_class(end - 1);
@@ -262,7 +310,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   // stages also go from the last stage back to the first.
   double transfer = 0;
   double on_the_way = 0;  // All messages of a micro-batch to the last chunk.
-  for (int s = 0; s + 1 < d.pp + (d.vpp > 1 ? 1 : 0); ++s) {
+  for (int s = 0; s + 1 < d.pp + (&schedule == &kInterleaved ? 1 : 0); ++s) {
     Mesh from = full.mesh;
     from.first_device = s * offset;
     const int hop = s + 1 < d.pp ? offset : -s * offset;
@@ -282,7 +330,12 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   const double round_trip = chunks * per_chunk + 2 * on_the_way;
   const double period =
       d.pp == 1 ? per_chunk : std::max({per_chunk, transfer, round_trip / passes});
-  const double seconds = md * d.vpp * period + (d.pp - 1) * slowest_chunk + 2 * on_the_way / d.vpp;
+  const bool one_forward =
+      &schedule == &kOneForwardOneBackward || &schedule == &kInterleaved || &schedule == &kGpipe;
+  const double seconds =
+      one_forward ? md * d.vpp * period + (d.pp - 1) * slowest_chunk + 2 * on_the_way / d.vpp
+                  : md * d.vpp * std::max(per_chunk, transfer) + schedule.bubble(shape) * slowest +
+                        2 * on_the_way / d.vpp;
 
   // The first and the last stage sum the gradients of a parameter that both hold.
   double tie = 0;
@@ -290,6 +343,10 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   for (const auto& [k, count] : held[0]) {
     for (const ParameterShard& p : costs.classes[static_cast<std::size_t>(k)].program.parameters) {
       if (p.shared) held_first.insert(p.value.value);
+      if (schedule.replicas == 1 || p.shared) continue;
+      // Both replicas sum their gradients.
+      const Bytes bytes(count * p.elements * problem_.training.gradient_bytes());
+      tie += pricer_.peer(bytes, full.mesh, offset * (d.pp - 1)).value;
     }
   }
   for (const auto& [k, count] : held[static_cast<std::size_t>(d.pp) - 1]) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
+#include <map>
 #include <vector>
 
+#include "plan/schedule.h"
 #include "search/layout_costs.h"
 #include "search/problem.h"
 
@@ -35,6 +38,9 @@ class LayoutEstimator {
   const ModelFacts& facts() const { return facts_; }
 
  private:
+  // Of every chunk of one replica, as its schedule has them; those of a second replica count with
+  // the chunk that stands in their place.
+  const std::vector<double>& flight_of(const Schedule& schedule, const ScheduleShape& shape);
   // How much slower than the priced devices those of a stage are, and what memory they offer.
   struct StageDevices {
     double slowness = 1;
@@ -47,7 +53,9 @@ class LayoutEstimator {
   ModelFacts facts_;
   Pricer pricer_;
   LayoutCostTable costs_;
-  std::vector<int> class_count_;  // Segments of each class.
+  std::vector<int> class_count_;        // Segments of each class.
+  const Schedule* schedule_ = nullptr;  // Null = what the degrees imply.
+  std::map<std::array<int, 3>, std::vector<double>> flights_;
 };
 
 }  // namespace meshwright

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "plan/schedule.h"
 #include "search/judge.h"
 #include "search/layout_estimate.h"
 
@@ -53,6 +54,11 @@ class LayoutSearch {
   void report();
   void select(SearchResult& result);
   std::vector<std::int64_t> micro_batches(int dp) const;
+  // Empty = what the degrees imply.
+  std::string_view schedule() const {
+    const auto& wanted = problem_.restrictions.schedule;
+    return wanted ? std::string_view(*wanted) : std::string_view();
+  }
 
   const Problem& problem_;
   const SearchControl& control_;
@@ -101,7 +107,8 @@ std::vector<std::int64_t> LayoutSearch::micro_batches(int dp) const {
 void LayoutSearch::consider(const Degrees& d) {
   ++visited_;
   report();
-  if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d)) return;
+  if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d, schedule()))
+    return;
   ++legal_;
   Estimate e = estimator_.bound(d);
   if (e.overflow <= 0) lower_bound_ = std::min(lower_bound_, e.seconds);
@@ -187,8 +194,8 @@ void LayoutSearch::visit(Degrees d) {
           for (int vpp = 1; vpp <= (d.pp == 1 ? 1 : 16); ++vpp) {
             if (!r.vpp.contains(vpp)) continue;
             if (d.pp * vpp > std::max(facts_.layers, 1)) break;
-            if (vpp > 1 && (m % d.pp != 0 || m <= 1)) break;
-            if (r.schedule && *r.schedule != "interleaved" && vpp > 1) break;
+            const bool interleaved = !r.schedule || *r.schedule == kInterleaved.name;
+            if (vpp > 1 && interleaved && (m % d.pp != 0 || m <= 1)) break;
             d.vpp = vpp;
             consider(d);
           }
@@ -276,8 +283,7 @@ void LayoutSearch::select(SearchResult& result) {
     if (fits && problem_.objective != Objective::kMemory && e.seconds > slowest_of_interest) break;
     if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
     Plan plan = make_plan(problem_.graph, problem_.segments, problem_.cluster, problem_.training,
-                          problem_.global_batch, e.degrees, e.cuts);
-    if (problem_.restrictions.schedule) plan.schedule = *problem_.restrictions.schedule;
+                          problem_.global_batch, e.degrees, e.cuts, schedule());
     judged.push_back(judge(problem_, std::move(plan)));
     ++result.simulated;
     enough += !fits || judged.back().fits;
@@ -288,8 +294,7 @@ void LayoutSearch::select(SearchResult& result) {
       Degrees other = e.degrees;
       other.pp_inside_dp = !other.pp_inside_dp;
       Plan turned = make_plan(problem_.graph, problem_.segments, problem_.cluster,
-                              problem_.training, problem_.global_batch, other, e.cuts);
-      turned.schedule = judged.back().plan.schedule;
+                              problem_.training, problem_.global_batch, other, e.cuts, schedule());
       judged.push_back(judge(problem_, std::move(turned)));
       ++result.simulated;
     }
@@ -345,8 +350,9 @@ SearchResult LayoutSearch::run() {
 
 Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
   LayoutEstimator search(problem);
-  const auto violations =
-      check_degrees(search.facts(), problem.cluster.device_count(), problem.global_batch, degrees);
+  const std::string schedule = problem.restrictions.schedule.value_or("");
+  const auto violations = check_degrees(search.facts(), problem.cluster.device_count(),
+                                        problem.global_batch, degrees, schedule);
   if (!violations.empty())
     throw Error(violations[0].message, violations[0].rule, violations[0].hint);
   const Estimate e = search.estimate(degrees, /*balance=*/true);
@@ -354,8 +360,9 @@ Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
     throw Error(fmt::format("{} layers cannot be cut into {} chunks", search.facts().layers,
                             degrees.pp * degrees.vpp));
   }
-  return judge(problem, make_plan(problem.graph, problem.segments, problem.cluster,
-                                  problem.training, problem.global_batch, degrees, e.cuts));
+  return judge(problem,
+               make_plan(problem.graph, problem.segments, problem.cluster, problem.training,
+                         problem.global_batch, degrees, e.cuts, schedule));
 }
 
 SearchResult search_layouts(const Problem& problem, const SearchControl& control) {

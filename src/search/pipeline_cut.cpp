@@ -211,7 +211,8 @@ void balance_stages(const CutInstance& in, int stages, double micro_batches, Cut
           end > begin && (end == n || in.may_end[static_cast<std::size_t>(end) - 1] != 0);
       if (!legal || memory > in.capacity[k]) return std::numeric_limits<double>::infinity();
       if (!in.slowness.empty()) time *= in.slowness[k];
-      stage[static_cast<std::size_t>(c % stages)] += time;
+      const int on = in.stage.empty() ? c % stages : in.stage[k];
+      stage[static_cast<std::size_t>(on)] += time;
       slowest = std::max(slowest, time);
       begin = end;
     }

@@ -13,6 +13,7 @@ struct CutInstance {
   std::vector<double> capacity;      ///< Per chunk, bytes available to the above.
   std::vector<double> slowness;  ///< Per chunk: factor on the times of its stage; empty = all 1.
   std::vector<char> may_end;     ///< Per segment: a chunk may end after it.
+  std::vector<int> stage;        ///< Per chunk where it runs; empty = chunks go round the stages.
 };
 
 /// Cuts so that the slowest chunk is as fast as possible while every chunk fits, then as evenly as
@@ -25,7 +26,7 @@ struct Cut {
 };
 Cut cut_chain(const CutInstance& instance);
 
-/// With several chunks per stage (chunk c on stage c mod `stages`), moves single cuts as long as
+/// With several chunks on each of `stages` stages, moves single cuts as long as
 /// micro_batches * slowest stage + (stages - 1) * slowest chunk falls and every chunk still fits. A
 /// local optimum; what even chunks alone miss is the embedding and the head on top of equal layers.
 void balance_stages(const CutInstance& instance, int stages, double micro_batches, Cut& cut);

@@ -31,7 +31,7 @@ struct Restrictions {
   std::optional<bool> sp;               ///< Sequence parallel; unset = on whenever tp > 1.
   std::vector<StateSharding> state;     ///< Empty = all.
   std::vector<Recompute> recompute;     ///< Empty = all.
-  std::optional<std::string> schedule;  ///< 1f1b, interleaved, gpipe; unset = what vpp implies.
+  std::optional<std::string> schedule;  ///< One that degrees suit; unset = what vpp implies.
   double max_memory = 0.94;             ///< Share of device memory that may be used.
   int devices = 0;                      ///< Devices to use; 0 = all of the cluster.
 };

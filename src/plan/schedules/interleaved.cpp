@@ -56,7 +56,7 @@ const Schedule kInterleaved = {
     .generate = generate,
     .bubble = bubble,
     .vpp_min = 2,
-    .vpp_max = 16,
+    .vpp_max = 1 << 20,
 };
 
 }  // namespace meshwright

@@ -30,9 +30,11 @@ int Schedule::stage_of(const ScheduleShape& shape, int chunk) const {
 std::span<const Schedule* const> all_schedules() { return kSchedules; }
 
 const Schedule& find_schedule(std::string_view name) {
-  std::string known;
   for (const Schedule* schedule : kSchedules) {
     if (schedule->name == name) return *schedule;
+  }
+  std::string known;
+  for (const Schedule* schedule : kSchedules) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", schedule->name);
   }
   throw Error(fmt::format("unknown schedule '{}'", name), {}, "known: " + known);
