@@ -288,7 +288,8 @@ void Orders::deadlock(const std::vector<std::size_t>& at, const std::vector<int>
     lane = static_cast<std::size_t>(waits_for[lane]);
   } while (lane != start);
   const ScheduleItem& item = order(start)[at[start]];
-  fail(fmt::format("deadlock of {} lanes", circle.size()), start, &item, std::move(circle));
+  const std::string message = fmt::format("deadlock of {} lanes", circle.size());
+  fail(message, start, &item, std::move(circle));
 }
 
 // Sends and receives are issued at once; waiting for one ends when the other end has issued its
