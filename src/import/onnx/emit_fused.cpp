@@ -50,7 +50,34 @@ void attention(Emitter& e) {
   e.result(out);
 }
 
-constexpr EmitRow kRows[] = {{"Activation", activation}, {"FusedAttention", attention}};
+// The operator of opset 23, as far as kernels have it: no mask, no cache, no scores as a result.
+void whole_attention(Emitter& e) {
+  const bool more = e.is_used(1) || e.is_used(2) || e.is_used(3);
+  const double cap = e.view().attr("softcap", 0.0);
+  if (e.view().count() > 3 || more || cap != 0) return e.opaque();
+  const bool flat = e.view().rank(0) == 3;
+  std::vector<ValueId> inputs;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!flat) {
+      inputs.push_back(e.transpose(e.in(i), {0, 2, 1, 3}));
+      continue;
+    }
+    const Dims& d = e.view().dims(i);
+    const std::int64_t heads =
+        e.view().attr(i == 0 ? "q_num_heads" : "kv_num_heads", std::int64_t{1});
+    inputs.push_back(e.reshape(e.in(i), {d[0], d[1], heads, d[2] / heads}, ""));
+  }
+  Attrs attrs = {{"kernel", e.options().attention}};
+  if (e.view().attr("is_causal", std::int64_t{0}) != 0) attrs["causal"] = true;
+  const double scale = e.view().attr("scale", 0.0);
+  if (scale > 0 && scale <= 1e6) attrs["scale"] = scale;
+  const ValueId out = e.op("attention", std::move(inputs), std::move(attrs));
+  if (!flat) return e.result(e.transpose(out, {0, 2, 1, 3}));
+  e.result(e.reshape(out, e.fact(e.node().outputs[0]).dims, ""));
+}
+
+constexpr EmitRow kRows[] = {
+    {"Activation", activation}, {"Attention", whole_attention}, {"FusedAttention", attention}};
 
 }  // namespace
 

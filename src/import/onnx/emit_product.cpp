@@ -112,6 +112,69 @@ void gemm(Emitter& e) {
   e.result(y);
 }
 
+// A contraction of two operands as one batched product: letters of both sides and the result are
+// the batch, those of one side its rows (columns), those that the result lacks are summed.
+void einsum(Emitter& e) {
+  std::string equation = e.view().attr("equation", "");
+  std::erase(equation, ' ');
+  const std::size_t comma = equation.find(',');
+  const std::size_t arrow = equation.find("->");
+  if (e.view().count() != 2 || comma == std::string::npos || arrow == std::string::npos ||
+      equation.find(',', comma + 1) != std::string::npos || !e.is_floating(0) ||
+      !e.is_floating(1)) {
+    return e.opaque();
+  }
+  const std::string a = equation.substr(0, comma);
+  const std::string b = equation.substr(comma + 1, arrow - comma - 1);
+  const std::string out = equation.substr(arrow + 2);
+  const auto has = [](const std::string& letters, char c) {
+    return letters.find(c) != std::string::npos;
+  };
+  std::string batch, rows, columns, summed;
+  for (const char c : a) {
+    if (std::ranges::count(a, c) != 1) return e.opaque();
+    if (has(b, c)) {
+      (has(out, c) ? batch : summed) += c;
+    } else {
+      rows += c;
+      if (!has(out, c)) return e.opaque();
+    }
+  }
+  for (const char c : b) {
+    if (std::ranges::count(b, c) != 1 || (!has(a, c) && !has(out, c))) return e.opaque();
+    if (!has(a, c)) columns += c;
+  }
+  const auto size = [&](char c) {
+    return has(a, c) ? e.view().dims(0)[a.find(c)] : e.view().dims(1)[b.find(c)];
+  };
+  for (const char c : batch + summed) {
+    if (e.view().dims(0)[a.find(c)] != e.view().dims(1)[b.find(c)]) return e.opaque();
+  }
+  // The operand with its letters in this order, each group of the last two merged into one dim.
+  const auto arranged = [&](std::size_t operand, const std::string& from, const std::string& m,
+                            const std::string& n) {
+    Dims perm;
+    Dims sizes;
+    for (const char c : batch + m + n) perm.push_back(static_cast<std::int64_t>(from.find(c)));
+    for (const char c : batch) sizes.push_back(size(c));
+    for (const std::string& group : {m, n}) {
+      Dims part;
+      for (const char c : group) part.push_back(size(c));
+      sizes.push_back(product(part));
+    }
+    return e.reshape(e.transpose(e.in(operand), perm), sizes, "");
+  };
+  const ValueId left = arranged(0, a, rows, summed);
+  const ValueId right = arranged(1, b, summed, columns);
+  ValueId y = e.op("matmul", {left, right});
+  const std::string order = batch + rows + columns;
+  Dims sizes;
+  Dims perm;
+  for (const char c : order) sizes.push_back(size(c));
+  for (const char c : out) perm.push_back(static_cast<std::int64_t>(order.find(c)));
+  e.result(e.transpose(e.reshape(y, sizes, ""), perm));
+}
+
 void reduce(Emitter& e) {
   static const std::pair<std::string_view, const char*> kFunctions[] = {
       {"ReduceL1", "l1"},          {"ReduceL2", "l2"},
@@ -167,6 +230,7 @@ constexpr EmitRow kRows[] = {
     {"MatMul", matmul},
     {"Linear", linear_layer},
     {"Gemm", gemm},
+    {"Einsum", einsum},
     {"ReduceL1", reduce},
     {"ReduceL2", reduce},
     {"ReduceLogSum", reduce},

@@ -207,6 +207,7 @@ std::optional<Inferred> infer_small(const ModelFile& model, const Binding& bindi
 }
 
 Model import_decoded(ModelFile model, const ImportOptions& options) {
+  inline_functions(model);
   const int unused = count_unused(model.graph);
   lift_weights(model.graph);
   const hf::TokenShape shape = hf::token_shape(options, kDefaultSeq);

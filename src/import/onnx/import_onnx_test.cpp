@@ -239,6 +239,45 @@ TEST(ImportOnnx, TiedEmbeddingsStayOneParameter) {
   EXPECT_THAT(text(model), HasSubstr("-> f32[batch=2, seq=6]"));
 }
 
+TEST(ImportOnnx, FunctionsAreInlined) {
+  GraphText g = mlp();
+  g.nodes = {node("Twice", {"x"}, {"y"}, {attr("how", std::int64_t{1})}, "call", "own")};
+  const std::string axis = field(1, "axis") + field(20, 2) + field(21, "how");
+  const std::string twice =
+      function("own", "Twice", {"in"}, {"out"},
+               {node("Relu", {"in"}, {"h"}), node("Concat", {"h", "h"}, {"out"}, {axis}, "both")});
+  g.outputs = {value("y", {"batch", "16"})};
+  const Model model = import_model(g.model() + field(25, twice), "m.onnx", {});
+  EXPECT_THAT(
+      text(model),
+      HasSubstr(
+          "op call.both = concat(call.Relu, call.Relu) {dim=1} -> bf16[batch=1, features=16]"));
+  // A function that calls itself has no end.
+  const std::string endless =
+      function("own", "Twice", {"in"}, {"out"}, {node("Twice", {"in"}, {"out"}, {}, "", "own")});
+  EXPECT_THROW(import_model(g.model() + field(25, endless), "m.onnx", {}), Error);
+  const std::string doubling = function(
+      "own", "Twice", {"in"}, {"out"},
+      {node("Twice", {"in"}, {"h"}, {}, "", "own"), node("Twice", {"h"}, {"out"}, {}, "", "own")});
+  EXPECT_THROW(import_model(g.model() + field(25, doubling), "m.onnx", {}), Error);
+}
+
+TEST(ImportOnnx, EinsumsAndWholeAttentions) {
+  GraphText g{.nodes = {node("Einsum", {"x", "w"}, {"h"}, {attr("equation", "bsh, hnd -> bnsd")},
+                             "project"),
+                        node("Attention", {"h", "h", "h"}, {"y"},
+                             {attr("is_causal", std::int64_t{1})}, "attend")},
+              .initializers = {weight("w", {8, 2, 4})},
+              .inputs = {value("x", {"batch", "seq", "8"})},
+              .outputs = {value("y", {"batch", "2", "seq", "4"})},
+              .values = {}};
+  const std::string graph = text(import(g, sized(3, 6), 23));
+  EXPECT_THAT(graph, HasSubstr("= matmul("));
+  EXPECT_THAT(graph,
+              HasSubstr("attention(attend, attend_2, attend_3) {causal=true, kernel=\"flash\"}"));
+  EXPECT_THAT(graph, Not(HasSubstr("opaque")));
+}
+
 TEST(ImportOnnx, ProductsOfActivationsDoNotSplitOneAxisTwice) {
   GraphText g{.nodes = {node("Transpose", {"x"}, {"t"}, {attr("perm", Dims{0, 2, 1})}),
                         node("MatMul", {"x", "t"}, {"y"}, {}, "scores")},

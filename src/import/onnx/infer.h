@@ -136,6 +136,10 @@ struct Inferred {
 /// cycle, a name that nobody defines, shapes that do not fit, a size that only data decide.
 Inferred infer(const ModelFile& model, const Binding& binding);
 
+/// Replaces calls of the model's own functions by their nodes. Throws Error for functions that call
+/// each other deeper than 16.
+void inline_functions(ModelFile& model);
+
 /// Order in which operands come before users, as close to the file's order as they allow. Throws
 /// Error for a cycle, a value that is computed twice, and an operand that nobody computes, here or
 /// (as `outer` tells) in an enclosing graph.

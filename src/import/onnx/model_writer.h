@@ -93,6 +93,15 @@ inline std::string value(std::string_view name, const Names& dims, int type = 1)
   return field(1, name) + field(2, field(1, field(1, type) + field(2, shape)));
 }
 
+inline std::string function(std::string_view domain, std::string_view name, const Names& inputs,
+                            const Names& outputs, const std::vector<std::string>& nodes) {
+  std::string out = field(1, name) + field(10, domain);
+  for (const std::string& i : inputs) out += field(4, i);
+  for (const std::string& o : outputs) out += field(5, o);
+  for (const std::string& n : nodes) out += field(7, n);
+  return out;
+}
+
 struct GraphText {
   std::vector<std::string> nodes, initializers, inputs, outputs, values;
 

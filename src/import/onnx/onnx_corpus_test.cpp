@@ -104,6 +104,23 @@ TEST(OnnxCorpus, ShapesAreThoseStated) {
   EXPECT_EQ(differ, misstated());
 }
 
+// The figures usually quoted for these networks.
+TEST(OnnxCorpus, KnownNetworksHaveTheirParameters) {
+  const fs::path light = fs::path(MESHWRIGHT_REFERENCE_DATA) / "real" / "onnx" / "light";
+  if (!fs::exists(light)) GTEST_SKIP() << "no models under " << light;
+  const std::pair<const char*, double> networks[] = {{"light_resnet50.onnx", 25'557'032},
+                                                     {"light_vgg19.onnx", 143'667'240},
+                                                     {"light_squeezenet.onnx", 1'235'496}};
+  for (const auto& [name, parameters] : networks) {
+    const MappedFile file(light / name);
+    ImportOptions options;
+    options.global_batch = 32;
+    const Model model = import_model(file.bytes(), name, options);
+    EXPECT_EQ(parameter_count(model.graph), parameters) << name;
+    EXPECT_EQ(model.global_batch, 32) << name;
+  }
+}
+
 // Cut anywhere, a model is refused and nothing worse.
 TEST(OnnxCorpus, CutFilesAreErrors) {
   const std::vector<fs::path> files = corpus();
