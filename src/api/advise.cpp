@@ -264,8 +264,9 @@ std::string explain_illegal(const Problem& problem, const Restrictions& r) {
         "pp*tp*cp*dp = {} is not the {} devices of the cluster (--devices uses fewer); ",
         rest * d.dp, devices);
   }
-  for (const Violation& v : check_degrees(facts, devices, problem.global_batch, d)) {
-    text += fmt::format("{} ({}); ", v.message, v.hint);
+  for (const Violation& v : check_degrees(facts, devices, problem.global_batch, d,
+                                          problem.restrictions.schedule.value_or(""))) {
+    text += v.hint.empty() ? v.message + "; " : fmt::format("{} ({}); ", v.message, v.hint);
   }
   if (text.empty()) text = "no combination of the allowed degrees obeys every rule; ";
   text.resize(text.size() - 2);

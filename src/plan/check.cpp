@@ -327,7 +327,8 @@ void check_order(const Plan& plan, Say&& say) {
     rule = "P32";
     check_rules(plan.order, plan, shape);
   } catch (const Error& e) {
-    say(rule, e.message(), e.hint());
+    say(rule, rule == "P32" ? fmt::format("{}: {}", e.where(), e.message()) : e.message(),
+        e.hint());
   }
 }
 

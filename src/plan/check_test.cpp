@@ -109,13 +109,19 @@ TEST_F(CheckPlan, RulesOfOrder) {
     plan_.order = {{before, after}};
     return violations();
   };
-  EXPECT_THAT(one({Phase::kForward, 7, 0}, {}), HasSubstr("P32 there is no chunk 7 among 2"));
-  EXPECT_THAT(one({Phase::kWeight, 0, 0}, {}), HasSubstr("P32 1f1b has no weight passes"));
-  EXPECT_THAT(one({Phase::kSend, 0, 0}, {}), HasSubstr("P32 orders passes only"));
-  EXPECT_THAT(one({Phase::kForward, 0, 4}, {}), HasSubstr("P32 there is no micro-batch 4 among 4"));
-  EXPECT_THAT(one({Phase::kForward, 0, PassSet::kEach}, {}), HasSubstr("P32 \"each\" stands for"));
+  plan_.order.assign(2000000, {});
+  EXPECT_THAT(violations(),
+              HasSubstr("P32 order: 2000000 rules over 4 micro-batches are more than"));
+  EXPECT_THAT(one({Phase::kForward, 7, 0}, {}),
+              HasSubstr("P32 order/0: there is no chunk 7 among 2"));
+  EXPECT_THAT(one({Phase::kWeight, 0, 0}, {}), HasSubstr("P32 order/0: 1f1b has no weight passes"));
+  EXPECT_THAT(one({Phase::kSend, 0, 0}, {}), HasSubstr("P32 order/0: orders passes only"));
+  EXPECT_THAT(one({Phase::kForward, 0, 4}, {}),
+              HasSubstr("P32 order/0: there is no micro-batch 4 among 4"));
+  EXPECT_THAT(one({Phase::kForward, 0, PassSet::kEach}, {}),
+              HasSubstr("P32 order/0: \"each\" stands for"));
   EXPECT_THAT(one({Phase::kForward, 0, 0}, {Phase::kForward, 1, 0}),
-              HasSubstr("P32 chunks 0 and 1 run on different devices (stages 0 and 1)"));
+              HasSubstr("P32 order/0: chunks 0 and 1 run on different devices (stages 0 and 1)"));
 }
 
 TEST_F(CheckPlan, PassesAreBounded) {

@@ -205,6 +205,19 @@ void fill_lanes(const Plan& plan, Program& program) {
       if (shape.has_backward(from) && shape.has_backward(to)) send(to, from, true, bytes);
     }
   }
+  if (schedule.slices) {
+    for (const Transfer& t : program.transfers) {
+      const int from = t.gradient ? t.to_chunk : t.from_chunk;
+      const int to = t.gradient ? t.from_chunk : t.to_chunk;
+      if (schedule.stage_of(shape, from) <= schedule.stage_of(shape, to)) continue;
+      throw Error(
+          fmt::format("{} needs slices that go from stage to stage, but chunk {} on stage {} "
+                      "needs what chunk {} leaves on stage {}",
+                      schedule.name, to, schedule.stage_of(shape, to), from,
+                      schedule.stage_of(shape, from)),
+          "schedule", "cut the sequence of the model into slices first, or use interleaved");
+    }
+  }
   if (!plan.order.empty()) {
     check_rules(plan.order, plan, shape);
     apply_rules(plan.order, program);

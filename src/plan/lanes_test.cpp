@@ -300,6 +300,21 @@ TEST(Lanes, SendsFollowTheirPassAndReceivesComeAhead) {
             "receive wait 1 of 1\nbackward 0 of 1\nsend wait 0 of 1\n");
 }
 
+// A model that was not cut into slices comes back to the first stage.
+TEST(Lanes, SlicesDoNotComeBack) {
+  TestPipeline pipeline(kTeraPipe, {2, 2, 4, {}, {}});
+  pipeline.program.transfers.push_back({1, 2, false, {}, true, Bytes(1)});
+  try {
+    pipeline.fill();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(
+        e.message(),
+        "terapipe needs slices that go from stage to stage, but chunk 2 on stage 0 needs what "
+        "chunk 1 leaves on stage 1");
+  }
+}
+
 Stage stage_on(int first, int count) {
   Stage stage;
   stage.mesh.first_device = first;

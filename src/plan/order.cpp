@@ -16,8 +16,12 @@
 namespace meshwright {
 namespace {
 
-// Circles are looked for from this many passes of rules at most.
+// Circles are looked for from this many passes of rules at most, and in this many nodes.
 constexpr std::size_t kMaxSearches = 256;
+constexpr std::size_t kMaxSearchedNodes = std::size_t{1} << 28;
+
+// Rules times micro-batches.
+constexpr std::int64_t kMaxRuledPasses = std::int64_t{1} << 22;
 
 std::string place(std::size_t rule) { return fmt::format("order/{}", rule); }
 
@@ -189,7 +193,9 @@ void RuledOrder::fail(const std::vector<int>& blocked) {
   std::vector<std::size_t> best;
   std::size_t rule = 0;
   std::size_t searches = 0;
-  for (std::size_t s = 0; s < starts_.size() && searches < kMaxSearches; ++s) {
+  const std::size_t most =
+      std::min(kMaxSearches, std::max<std::size_t>(kMaxSearchedNodes / nodes_, 1));
+  for (std::size_t s = 0; s < starts_.size() && (searches < most || best.empty()); ++s) {
     if (blocked[starts_[s]] == 0) continue;
     ++searches;
     std::vector<std::int64_t> from(nodes_, -1);
@@ -260,6 +266,11 @@ void op_order(Plan& plan, const PassSet& before, const PassSet& after) {
 void check_rules(const std::vector<OrderRule>& rules, const Plan& plan,
                  const ScheduleShape& shape) {
   const Schedule& schedule = find_schedule(plan.schedule);
+  if (std::ssize(rules) > kMaxRuledPasses / std::max<std::int64_t>(plan.micro_batches, 1)) {
+    throw Error(fmt::format("{} rules over {} micro-batches are more than {} together",
+                            rules.size(), plan.micro_batches, kMaxRuledPasses),
+                "order");
+  }
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const OrderRule& rule = rules[r];
     for (const PassSet* set : {&rule.before, &rule.after}) {
