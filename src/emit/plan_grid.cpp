@@ -166,7 +166,8 @@ class GridReader {
     const std::size_t pp = plan_.stages.size(), chunks = plan_.chunks.size();
     if (pp == 0 || chunks == 0 || chunks % pp != 0) {
       return say(
-          fmt::format("{} chunks on {} stages: every stage needs the same number", chunks, pp));
+          fmt::format("schedule '{}' has {} chunks on {} stages: every stage needs the same number",
+                      plan_.schedule, chunks, pp));
     }
     for (std::size_t c = 0; c < chunks; ++c) {
       if (plan_.chunks[c].stage == static_cast<int>(c % pp)) continue;
