@@ -105,6 +105,12 @@ Evaluator::Evaluator(const Plan& plan, const Graph& graph, const std::vector<Seg
     }
     products += all * static_cast<double>(plan.micro_batches);
   }
+  for (const Op& op : graph.ops) {
+    if (op.inputs.size() + op.outputs.size() <= StandIn::kMaxTensors) continue;
+    throw Error(fmt::format("operator {} has {} operands and results; at most {} can be evaluated",
+                            op.name, op.inputs.size() + op.outputs.size(), StandIn::kMaxTensors),
+                "mutants");
+  }
   constexpr double kMaxProducts = 1e7;
   if (products > kMaxProducts) {
     throw Error(fmt::format("evaluating {} takes {:.1e} products; at most {:.0e} are done",

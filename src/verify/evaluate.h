@@ -25,7 +25,7 @@ class Evaluator {
 
   /// Runs the program. Empty when every loss and, on every device, every parameter after the step
   /// equal those of one device (a false equality has probability below 1e-8 per run); otherwise
-  /// what differs first, or that it hangs. Throws Error for programs whose stages share devices.
+  /// what differs first, or that it hangs.
   std::string difference(const Program& program);
 
  private:

@@ -3,6 +3,8 @@
 #include "models/test_models.h"
 #include "plan/check.h"
 #include "plan/lower.h"
+#include "verify/evaluate.h"
+#include "verify/mutate.h"
 #include "verify/verify.h"
 
 namespace meshwright {
@@ -62,6 +64,27 @@ TEST(Interlaced, EmbeddingOverAllDevicesLayersOverParts) {
       }
     }
   }
+}
+
+// Lanes of stages that share devices, run with numbers.
+TEST(Interlaced, ComputesTheSameNumbersAndRejectsMutants) {
+  const Graph graph = test_model({.batch = 8,
+                                  .seq = 4,
+                                  .hidden = 4,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 2,
+                                  .ffn = 4,
+                                  .vocab = 7,
+                                  .layers = 2,
+                                  .tied = true});
+  const auto segments = find_segments(graph);
+  const Plan plan = interlaced(segments, 2, 2, 8, 4);
+  const Program program = lower(plan, graph, segments);
+  EXPECT_EQ(Evaluator(plan, graph, segments, 3).difference(program), "");
+  const MutantReport report = judge_mutants(program, plan, graph, segments, 400, 3);
+  EXPECT_EQ(report.total().missed, 0) << to_string(report);
+  EXPECT_GT(report.total().rejected, 300);
 }
 
 }  // namespace

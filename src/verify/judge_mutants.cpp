@@ -26,6 +26,14 @@ MutantReport judge_mutants(const Program& program, const Plan& plan, const Graph
   const std::span<const Mutation> kinds = all_mutations();
   MutantReport report;
   Evaluator evaluator(plan, graph, segments, seed);
+  if (const VerifyReport own = verify(program, plan, graph, segments); !own.proved()) {
+    throw Error("the program itself is not proved: " + own.failure->message, "mutants");
+  }
+  if (const std::string own = evaluator.difference(program); !own.empty()) {
+    // Operators that the stand-in does not know to split, such as windows over borders.
+    throw Error("mutants of this program cannot be judged: evaluated, it differs in " + own,
+                "mutants");
+  }
   for (const Mutation& m : kinds) report.kinds.push_back({m.name});
   std::mt19937_64 random(seed);
   std::vector<int> idle(kinds.size());

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -89,18 +90,9 @@ struct Evaluation {
 /// of what is meant. What was never filled, or was freed, holds rubbish.
 class Machine {
  public:
-  Machine(Evaluation& impl, const Program& program) : e_(impl), p_(program) {
-    if (program.lanes.size() != impl.plan.stages.size()) {
-      throw Error("programs whose stages share devices cannot be evaluated", "lanes");
-    }
-  }
+  Machine(Evaluation& impl, const Program& program) : e_(impl), p_(program) {}
 
   std::string run() {
-    for (std::size_t s = 0; s < e_.plan.stages.size(); ++s) {
-      if (p_.lanes[s].stages != std::vector<int>{static_cast<int>(s)}) {
-        throw Error("programs whose stages share devices cannot be evaluated", "lanes");
-      }
-    }
     if (!play()) return "hangs in the passes";
     if (!run_steps()) return "hangs in the step";
     return compare();
@@ -109,6 +101,11 @@ class Machine {
  private:
   struct Run {
     std::vector<Spread> buffers;
+  };
+  struct Message {
+    int transfer = 0;
+    std::int64_t micro_batch = 0;
+    std::vector<Spread> items;
   };
   using Key = std::tuple<int, int, std::int32_t, std::int64_t>;  // stage, replica, value, micro.
 
@@ -166,7 +163,9 @@ class Machine {
   void compute(const Instr& instr, bool backward, int chunk, std::size_t position, Run& run);
   Spread& accumulated(int stage, ValueId value, const Buffer& buffer);
   bool play();
-  bool step_item(std::size_t lane);
+  bool step_item(int lane);
+  std::shared_ptr<const Message> pack(const ScheduleItem& item);
+  void unpack(const ScheduleItem& item, const Message* message);
   bool run_steps();
   std::string compare();
 
@@ -180,13 +179,17 @@ class Machine {
   std::map<std::pair<int, std::int32_t>, Spread> sums_;        // By stage and parameter.
   std::map<std::pair<int, std::int32_t>, Spread> parameters_;  // After the step.
   std::map<std::tuple<int, std::int32_t, std::int64_t>, Spread> losses_;
-  struct Message {
-    int transfer = 0;
-    std::int64_t micro_batch = 0;
-    std::vector<Spread> items;
+  struct Sent {
+    std::pair<int, std::int64_t> id;
+    std::shared_ptr<const Message> message;
   };
-  std::map<std::pair<int, int>, std::vector<Message>> sent_;
-  std::map<std::pair<int, int>, std::vector<std::pair<int, std::int64_t>>> received_;
+  struct Wanted {
+    std::pair<int, std::int64_t> id;
+  };
+  std::map<std::pair<int, int>, std::vector<Sent>> sent_;  // By sending and receiving lane.
+  std::map<std::pair<int, int>, std::vector<Wanted>> received_;
+  std::set<std::pair<int, std::int64_t>> unpacked_;
+  std::vector<std::vector<int>> lanes_;  // Per stage.
   std::vector<std::size_t> at_;
 };
 

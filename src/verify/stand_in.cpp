@@ -81,7 +81,7 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
                          const std::vector<Interval>& factors,
                          std::span<const Entry> entries) const {
   // Loop variables: the factors, then the dimensions that are no product of factors.
-  constexpr std::size_t kMaxEntries = 16;
+  constexpr std::size_t kMaxEntries = kMaxTensors;
   struct Variable {
     Interval range;
     std::int64_t size = 1;
@@ -175,7 +175,7 @@ bool StandIn::forward(int op, std::span<const Part> inputs, std::size_t output, 
   const Op& o = graph_.ops[static_cast<std::size_t>(op)];
   std::vector<Interval> factors(r.factors.size(), kUnknown);
   std::vector<Entry> entries;
-  if (inputs.size() >= 15) return false;
+  if (inputs.size() >= kMaxTensors) return false;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k].data == nullptr) return false;
     if (!fix(r, r.inputs[k], type(o.inputs[k]), *inputs[k].box, factors)) return false;

@@ -43,6 +43,9 @@ class StandIn {
   StandIn(const Graph& graph, MicroBatchTables& tables, std::int64_t samples, std::uint64_t seed)
       : graph_(graph), tables_(tables), samples_(samples), seed_(seed) {}
 
+  /// Most operands and results of an operator.
+  static constexpr std::size_t kMaxTensors = 16;
+
   /// False (and nothing computed) when the parts do not fit together.
   bool forward(int op, std::span<const Part> inputs, std::size_t output, const Box& box,
                std::vector<Number>& result);
