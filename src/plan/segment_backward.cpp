@@ -350,6 +350,17 @@ void SegmentLowerer::accumulate() {
     in.push_back(buffer);
     result.push_back(p.accumulated);
   }
+  // A shared parameter that is trained elsewhere: nothing is added here, but its sum and its update
+  // are those of all stages that hold it.
+  for (ParameterShard& p : program_.parameters) {
+    if (!p.shared || p.accumulated >= 0 || !has_gradient(p.value)) continue;
+    const AxisList& axes = p.grouped ? stage_.expert_state_axes : stage_.state_axes;
+    Sharding form = resting(p.value).resolved();
+    form.partial = p.reduce;
+    if (sharded) form.partial &= ~(axes.mask() | stage_.roles.data.mask());
+    p.accumulated =
+        new_buffer(p.value, BufferKind::kAccumulated, form, sharded ? flat_axes(p) : AxisList{});
+  }
   if (in.empty()) return;
   attach(instr, in, result);
   out.push_back(instr);

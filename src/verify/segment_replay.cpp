@@ -66,7 +66,8 @@ std::string SegmentReplay::instruction_text(int which, int index) const {
   return text;
 }
 
-// The history: the steps that filled what the failing one reads, and what those read, in order.
+// The history, in order: the steps that filled what the failing one reads, back to the operators
+// that computed it.
 void SegmentReplay::fail(std::string message, std::int32_t b, SpanId wanted, SpanId held) {
   CounterExample e;
   e.check = "segment";
@@ -95,6 +96,12 @@ void SegmentReplay::fail(std::string message, std::int32_t b, SpanId wanted, Spa
     open.pop_back();
     if (step < 0 || !reached.insert(step).second) continue;
     const auto s = static_cast<std::size_t>(step);
+    // What an operator computed is right: no more of the past explains the failure.
+    const Step& made = trace_[s];
+    if (s + 1 < trace_.size() &&
+        list(made.list)[static_cast<std::size_t>(made.index)].kind == InstrKind::kCompute) {
+      continue;
+    }
     const std::size_t end = s + 1 < trace_.size() ? trace_[s + 1].first_writer : writers_.size();
     for (std::size_t w = trace_[s].first_writer; w < end; ++w) open.push_back(writers_[w]);
   }

@@ -18,8 +18,9 @@ struct CounterExample {
       instruction;  ///< "backward[12] of segment layers.0: all_reduce for layers.0.mlp.down".
   int rank = -1;    ///< A device on which it does not hold; -1 = no single one.
   std::string tensor;
-  std::string region;                ///< What of the tensor: "[batch 0:4, seq 0:128]".
-  std::vector<std::string> history;  ///< The instructions that lead there, in order; no others.
+  std::string region;  ///< What of the tensor: "[batch 0:4, seq 0:128]".
+  /// The instructions that lead there from the operators that computed what it reads, in order.
+  std::vector<std::string> history;
 };
 
 /// What was looked at until the proof was complete or failed.
