@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "mesh/region.h"
 #include "verify/program_replay.h"
 
 namespace meshwright {
@@ -105,15 +106,22 @@ void Orders::find_lanes() {
     for (int s : program_.lanes[l].stages)
       lanes_[static_cast<std::size_t>(s)].push_back(static_cast<int>(l));
   }
+  const auto devices_of = [](const Mesh& mesh, std::vector<std::int32_t>& list) {
+    for (int i = 0; i < mesh.device_count(); ++i) {
+      list.push_back(device_at(mesh, mesh_coordinates(mesh, i)).value);
+    }
+  };
   for (std::size_t s = 0; s < lanes_.size(); ++s) {
-    int devices = 0;
-    for (int l : lanes_[s])
-      devices += program_.lanes[static_cast<std::size_t>(l)].mesh.device_count();
-    if (devices != plan_.stages[s].mesh.device_count()) {
+    std::vector<std::int32_t> own, run;
+    devices_of(plan_.stages[s].mesh, own);
+    for (int l : lanes_[s]) devices_of(program_.lanes[static_cast<std::size_t>(l)].mesh, run);
+    std::sort(own.begin(), own.end());
+    std::sort(run.begin(), run.end());
+    if (own != run) {
       CounterExample e;
       e.check = "order";
-      e.message = fmt::format("stage {} has {} devices, but its lanes run {}", s,
-                              plan_.stages[s].mesh.device_count(), devices);
+      e.message = fmt::format("its lanes run {} devices, which are not the {} of stage {}",
+                              run.size(), own.size(), s);
       e.rank = plan_.stages[s].mesh.first_device;
       throw Disproof{std::move(e)};
     }

@@ -221,6 +221,11 @@ std::string SegmentReplay::incomplete(const Terms& terms, ValueId id) const {
 }
 
 void SegmentReplay::start() {
+  kept_.resize(states_.size());
+  for (const auto* list : {&program_.arguments, &program_.results, &program_.gradient_arguments,
+                           &program_.gradient_results}) {
+    for (std::int32_t b : *list) kept_[static_cast<std::size_t>(b)] = true;
+  }
   for (std::int32_t b : program_.arguments) {
     if (buffer(b).kind != BufferKind::kValue) fail("an argument is a value", b);
     if (buffer(b).form.partial != 0) fail("an argument on which a sum is due", b);
@@ -390,6 +395,7 @@ void SegmentReplay::free(const Instr& instr) {
   for (std::int32_t b : program_.in(instr)) {
     if (b < 0) fail("frees nothing");
     if (buffer(b).kind == BufferKind::kAccumulated) fail("frees accumulated gradients", b);
+    if (kept_[static_cast<std::size_t>(b)]) fail("frees what other segments have or need", b);
     read(b);
     BufferState& s = state(b);
     s.alive = false;
@@ -430,16 +436,11 @@ void SegmentReplay::finish_forward() {
 
 // What the passes leave: whole gradients, and nothing that nobody asked for.
 void SegmentReplay::finish() {
-  std::vector<bool> kept(states_.size());
-  for (const auto* list : {&program_.arguments, &program_.results, &program_.gradient_arguments,
-                           &program_.gradient_results}) {
-    for (std::int32_t b : *list) kept[static_cast<std::size_t>(b)] = true;
-  }
   check_gradient_results();
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const auto b = static_cast<std::int32_t>(i);
     const ValueKind kind = context_.graph.value(buffer(b).value).kind;
-    if (buffer(b).kind == BufferKind::kAccumulated || kept[i] || !state(b).alive) continue;
+    if (buffer(b).kind == BufferKind::kAccumulated || kept_[i] || !state(b).alive) continue;
     if (kind == ValueKind::kInput || kind == ValueKind::kBuffer) continue;
     fail("never freed: neither a result nor needed any more", b);
   }

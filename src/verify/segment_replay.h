@@ -126,6 +126,7 @@ class SegmentReplay {
   SpanTable& spans_;
   std::vector<Placement> places_;
   std::vector<BufferState> states_;
+  std::vector<bool> kept_;  // Arguments and results: not the segment's to free.
   std::unordered_map<int, OpRun> runs_;
   std::vector<Step> trace_;
   std::vector<std::int32_t> writers_;

@@ -169,6 +169,16 @@ TEST(Verify, SaysWhatIsWrong) {
   }
   {
     HandMade m;
+    m.instr(m.segment->forward, InstrKind::kFree, {3}, {});
+    EXPECT_EQ(m.message(), "frees what other segments have or need");
+  }
+  {
+    HandMade m;
+    m.program.lanes[0].mesh.first_device = 1;
+    EXPECT_EQ(m.message(), "its lanes run 2 devices, which are not the 2 of stage 0");
+  }
+  {
+    HandMade m;
     m.segment->backward.pop_back();
     EXPECT_EQ(m.message(), "never freed: neither a result nor needed any more");
   }
