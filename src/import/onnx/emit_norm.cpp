@@ -40,13 +40,15 @@ void batch_norm(Emitter& e) {
 }
 
 void instance_norm(Emitter& e) {
+  if (e.view().rank(0) < 2 || !e.is_floating(0)) return e.opaque();
   const ValueId x = e.in(0);
-  const Dim& channels = e.type(x).dims[1];
+  const Dim channels = e.type(x).dims[1];
   e.result(e.op("instance_norm", {x, e.vector(1, channels), e.vector(2, channels)},
                 {{"eps", epsilon(e)}}));
 }
 
 void group_norm(Emitter& e) {
+  if (e.view().rank(0) < 2 || !e.is_floating(0)) return e.opaque();
   const std::int64_t groups = e.view().attr("num_groups", std::int64_t{0});
   const ValueId x = e.in(0);
   const Dim channels = e.type(x).dims[1];

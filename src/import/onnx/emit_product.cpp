@@ -90,7 +90,7 @@ void gemm(Emitter& e) {
   const double alpha = e.view().attr("alpha", 1.0);
   const double beta = e.view().attr("beta", 1.0);
   const Dims& result = result_dims(e);
-  const bool vector = e.has(2) && alpha == 1 && beta == 1 &&
+  const bool vector = e.has(2) && alpha == 1 && beta == 1 && !e.view().dims(2).empty() &&
                       e.view().in(2).elements() == static_cast<double>(result[1]) &&
                       e.view().dims(2).back() == result[1];
   const auto bias = vector ? std::optional<std::size_t>(2) : std::nullopt;

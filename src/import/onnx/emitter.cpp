@@ -215,7 +215,7 @@ ValueId Emitter::parameter(std::size_t i, std::vector<Dim> dims) {
   return values_[name] = id;
 }
 
-ValueId Emitter::vector(std::size_t i, const Dim& like) {
+ValueId Emitter::vector(std::size_t i, Dim like) {
   const Fact& f = view_->in(i);
   if (f.elements() != static_cast<double>(like.size)) {
     throw Error(
@@ -377,7 +377,9 @@ void Emitter::emit_node(const Node& node) {
   }
   const auto it = emit_table().find(node.op);
   const bool own = node.domain.empty() || node.domain == "meshwright";
-  if (!own || it == emit_table().end()) {
+  const bool stated = std::ranges::any_of(
+      node.outputs, [&](const std::string& name) { return !name.empty() && fact(name).stated; });
+  if (!own || stated || it == emit_table().end()) {
     opaque();
     return;
   }

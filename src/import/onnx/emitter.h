@@ -59,7 +59,7 @@ class Emitter {
   ValueId value(const std::string& name);
   const TensorType& type(ValueId id) const { return builder_.type(id); }
   /// Operand `i` as a vector over dimensions named like `like`.
-  ValueId vector(std::size_t i, const Dim& like);
+  ValueId vector(std::size_t i, Dim like);
   /// Operand `i`, a matrix parameter, as [rows, columns]; `transposed` when the model has it as
   /// [columns, rows].
   ValueId matrix(std::size_t i, bool transposed, const Dim& rows, const Dim& columns);

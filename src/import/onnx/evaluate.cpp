@@ -256,7 +256,9 @@ Known transpose(const NodeView& n, const Dims& dims, std::size_t count) {
 // Keeps the triangle above (or below) the k-th diagonal of the last two dims.
 Known triangle(const NodeView& n, const Dims& dims, std::size_t count) {
   const bool upper = n.attr("upper", std::int64_t{1}) != 0;
-  const std::int64_t k = n.has(1) ? std::clamp(n.need_ints(1, "k").at(0), -kMaxSize, kMaxSize) : 0;
+  const Dims given = n.has(1) ? n.need_ints(1, "k") : Dims{0};
+  if (given.size() != 1) throw Error("k must be one number");
+  const std::int64_t k = std::clamp(given[0], -kMaxSize, kMaxSize);
   Known out = *n.in(0).known;
   for (std::size_t i = 0; i < count; ++i) {
     const Dims at = coordinates(i, dims);

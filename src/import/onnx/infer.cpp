@@ -218,6 +218,7 @@ class Engine {
         } else {
           return std::vector<Fact>();
         }
+        facts.back().stated = true;
       }
       return facts;
     };

@@ -21,6 +21,7 @@ struct Fact {
   std::shared_ptr<const Known> known;
   bool constant = false;  ///< The same at every step, and trained by nobody.
   bool tensor = true;     ///< False for sequences, maps and optionals: their shape is unknown.
+  bool stated = false;    ///< The shape is what the file states; what is computed is not known.
 
   double elements() const;
 };

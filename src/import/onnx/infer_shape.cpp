@@ -257,10 +257,9 @@ Result center_crop_pad(const NodeView& n) {
   Dims result = n.dims(0);
   const Dims sizes = n.need_ints(1, "result sizes");
   const auto axes = n.attr_ints("axes");
+  if (axes && axes->size() != sizes.size()) throw Error("sizes and axes differ in length");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const std::int64_t axis =
-        axes ? axes->at(std::min(i, axes->size() - 1)) : static_cast<std::int64_t>(i);
-    result[axis_in(axis, n.rank(0))] = sizes[i];
+    result[axis_in(axes ? (*axes)[i] : static_cast<std::int64_t>(i), n.rank(0))] = sizes[i];
   }
   return {made(n.in(0).type, std::move(result))};
 }

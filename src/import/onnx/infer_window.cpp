@@ -162,7 +162,7 @@ Result unpool(const NodeView& n) {
 
 Result roi_pool(const NodeView& n) {
   spatial(n, 0);
-  Dims result = {n.dims(1).at(0), n.dims(0)[1]};
+  Dims result = {n.dims(1).empty() ? 1 : n.dims(1)[0], n.dims(0)[1]};
   if (const auto shape = n.attr_ints("pooled_shape")) {
     result.insert(result.end(), shape->begin(), shape->end());
   } else {
