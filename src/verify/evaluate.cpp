@@ -35,7 +35,7 @@ void Evaluation::run_reference() {
       std::vector<Part> list;
       for (ValueId id : ids) {
         const Data& d = from[id.index()];
-        list.push_back({&boxes[id.index()], d.empty() ? nullptr : &d});
+        list.push_back({&boxes[id.index()], &boxes[id.index()], d.empty() ? nullptr : &d});
       }
       return list;
     };
@@ -71,7 +71,7 @@ void Evaluation::run_reference() {
         sum.resize(values[v].size());
         MW_CHECK(stand_in.backward(static_cast<int>(o), parts(op.outputs, gradients),
                                    parts(op.inputs, values), parts(op.outputs, values), k, boxes[v],
-                                   sum),
+                                   boxes[v], sum),
                  "the stand-in refuses whole operands");
       }
     }

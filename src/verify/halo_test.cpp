@@ -2,6 +2,8 @@
 
 #include "ops/builder.h"
 #include "plan/lower.h"
+#include "verify/evaluate.h"
+#include "verify/mutate.h"
 #include "verify/verify.h"
 
 namespace meshwright {
@@ -100,6 +102,18 @@ TEST(Halo, WhatCannotBeSplitIsRefused) {
               testing::ThrowsMessage<std::exception>(HasSubstr("'height'")));
   EXPECT_THAT([] { Convolutions(12, 1, 24).program(); },
               testing::Not(testing::Throws<std::exception>()));
+}
+
+// With numbers: rows of neighbours are there when windows reach for them, and no fault in their
+// exchange is missed.
+TEST(Halo, ComputesTheSameNumbersAndRejectsMutants) {
+  for (const int parts : {2, 3}) {
+    const Convolutions c(parts, 1, 6);
+    const Program program = c.program();
+    EXPECT_EQ(Evaluator(c.plan, c.graph, c.segments, 5).difference(program), "");
+    const MutantReport report = judge_mutants(program, c.plan, c.graph, c.segments, 78, 5);
+    EXPECT_EQ(report.total().missed, 0) << to_string(report);
+  }
 }
 
 }  // namespace

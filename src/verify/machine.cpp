@@ -17,6 +17,12 @@ std::shared_ptr<const std::vector<Region>> Machine::regions(int stage, const Buf
     for (Interval& d : r.box) {
       if (d.empty()) d = {0, 0};
     }
+    r.core = r.box;
+    if (buffer.halo.dim >= 0 && static_cast<std::size_t>(buffer.halo.dim) < r.box.size()) {
+      const auto d = static_cast<std::size_t>(buffer.halo.dim);
+      r.box[d].begin = std::max<std::int64_t>(r.box[d].begin - buffer.halo.before, 0);
+      r.box[d].end = std::min(r.box[d].end + buffer.halo.after, type.dims[d].size);
+    }
     std::int64_t count = 1;
     for (const Interval& d : r.box) count *= d.size();
     std::int64_t index = 0, pieces = 1;
@@ -93,6 +99,20 @@ void Machine::communicate(int stage, const Instr& instr, bool value, const Sprea
       }
       const std::size_t own[] = {d};
       assemble(sum, own, d, out);
+    } else if (kind == CollectiveKind::kHalo && !value) {
+      // What devices have for their neighbours' rows is added to these.
+      const Region& r = (*out.regions)[d];
+      for (std::size_t k = 0; k < r.elements.size(); ++k) {
+        out.data[d][k] = 0;
+        for (std::size_t m : members) {
+          const Region& other = (*before.regions)[m];
+          for (std::size_t j = 0; j < other.elements.size(); ++j) {
+            if (other.elements[j] == r.elements[k]) {
+              out.data[d][k] = plus(out.data[d][k], before.data[m][j]);
+            }
+          }
+        }
+      }
     } else if (kind == CollectiveKind::kBroadcast) {
       const std::size_t root[] = {members[0]};
       assemble(before, root, d, out);
@@ -155,7 +175,8 @@ void Machine::compute(const Instr& instr, bool backward, int chunk, std::size_t 
       const auto part = [&](std::int32_t b) -> Part {
         if (b < 0) return {};
         fits &= !(*buffer(b).regions)[d].flat;
-        return {&(*buffer(b).regions)[d].box, &buffer(b).data[d]};
+        const Region& r = (*buffer(b).regions)[d];
+        return {&r.box, &r.core, &buffer(b).data[d]};
       };
       if (fits && !backward) {
         std::vector<Part> inputs;
@@ -168,8 +189,8 @@ void Machine::compute(const Instr& instr, bool backward, int chunk, std::size_t 
         for (std::size_t j = 0; j < results; ++j) {
           outputs.push_back(part(in[results + operands + j]));
         }
-        fits = fits &&
-               e_.stand_in.backward(op_index, gradients, inputs, outputs, k, region.box, result);
+        fits = fits && e_.stand_in.backward(op_index, gradients, inputs, outputs, k, region.box,
+                                            region.core, result);
       }
       if (!fits) {
         for (Number& n : result) n = rubbish();

@@ -21,6 +21,7 @@ using Data = std::vector<Number>;
 /// What one device holds of a tensor: flat positions in the whole tensor, in local order.
 struct Region {
   Box box;
+  Box core;  ///< Without rows of neighbours.
   std::vector<std::int64_t> elements;
   bool flat = false;
 };

@@ -70,16 +70,32 @@ bool StandIn::complete(int op, const Rule& rule, std::vector<Interval>& factors)
       query |= std::find(dim.factors.begin(), dim.factors.end(), static_cast<int>(f)) !=
                dim.factors.end();
     }
-    if ((kind == FactorKind::kFrozen && !(attention && query)) || kind == FactorKind::kHalo) {
+    if (kind == FactorKind::kFrozen && !(attention && query)) {
       return false;
     }
   }
   return true;
 }
 
-void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
-                         const std::vector<Interval>& factors,
-                         std::span<const Entry> entries) const {
+std::vector<Interval> StandIn::windows(int op, const Rule& rule) {
+  const Op& o = graph_.ops[static_cast<std::size_t>(op)];
+  const OpDef& def = find_op(o.kind);
+  std::vector<Interval> list(rule.factors.size(), Interval{0, 1});
+  if (def.halo == nullptr) return list;
+  std::vector<TensorType> inputs, outputs;
+  for (ValueId id : o.inputs) inputs.push_back(type(id));
+  for (ValueId id : o.outputs) outputs.push_back(type(id));
+  for (std::size_t f = 0; f < list.size(); ++f) {
+    if (rule.factors[f].kind != FactorKind::kHalo) continue;
+    if (const auto w = def.halo({o.attrs, inputs, outputs}, rule.factors[f].id)) {
+      list[f] = {-w->before, w->after + 1};
+    }
+  }
+  return list;
+}
+
+bool StandIn::accumulate(int op, std::size_t output, const Rule& rule,
+                         const std::vector<Interval>& factors, std::span<const Entry> entries) {
   // Loop variables: the factors, then the dimensions that are no product of factors.
   constexpr std::size_t kMaxEntries = kMaxTensors;
   struct Variable {
@@ -89,12 +105,14 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
     std::int64_t key = 0;
     std::int64_t value = 0;
     int couples = -1;  // Runs along with this factor, at a size of its own.
+    int beside = -1;   // Counts rows beside this factor's.
   };
   std::vector<Variable> loops(factors.size());
   for (std::size_t f = 0; f < factors.size(); ++f) {
     loops[f].range = factors[f];
     loops[f].size = rule.factors[f].size;
   }
+  const std::vector<Interval> reach = windows(op, rule);
   std::array<std::int64_t, kMaxEntries> offset{};
   for (std::size_t e = 0; e < entries.size() && e < kMaxEntries; ++e) {
     const Entry& entry = entries[e];
@@ -112,6 +130,20 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
           loops[static_cast<std::size_t>(list[i])].step[e] += stride * inner;
           inner *= rule.factors[static_cast<std::size_t>(list[i])].size;
         }
+        const auto f = static_cast<std::size_t>(list[0]);
+        if (list.size() == 1 && reach[f].size() > 1) {
+          // Every row that the windows reach must be there.
+          const Interval rows{std::max<std::int64_t>(factors[f].begin + reach[f].begin, 0),
+                              std::min(factors[f].end + reach[f].end - 1, size)};
+          const bool there = rows.begin >= held.begin && rows.end <= held.end;
+          if (entry.box != nullptr && !factors[f].empty() && !there) return false;
+          Variable v;
+          v.range = reach[f];
+          v.size = reach[f].size();
+          v.step[e] = stride;
+          v.beside = list[0];
+          loops.push_back(v);
+        }
       } else {
         Variable v;
         v.range = held;
@@ -125,7 +157,7 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
   }
   std::int64_t radix = 1;
   for (Variable& v : loops) {
-    if (v.range.empty()) return;
+    if (v.range.empty()) return true;
     v.key = radix;
     radix *= v.size;
     v.value = v.range.begin;
@@ -139,6 +171,10 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
   for (;;) {
     bool coupled = true;
     for (const Variable& v : loops) {
+      if (v.beside >= 0) {
+        const Variable& row = loops[static_cast<std::size_t>(v.beside)];
+        coupled &= row.value + v.value >= 0 && row.value + v.value < row.size;
+      }
       if (v.couples < 0) continue;
       const Variable& f = loops[static_cast<std::size_t>(v.couples)];
       coupled &= v.size <= f.size ? f.value * v.size / f.size == v.value
@@ -165,7 +201,7 @@ void StandIn::accumulate(int op, std::size_t output, const Rule& rule,
       if (move == 1) break;
       --n;
     }
-    if (n == 0) return;
+    if (n == 0) return true;
   }
 }
 
@@ -178,20 +214,19 @@ bool StandIn::forward(int op, std::span<const Part> inputs, std::size_t output, 
   if (inputs.size() >= kMaxTensors) return false;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k].data == nullptr) return false;
-    if (!fix(r, r.inputs[k], type(o.inputs[k]), *inputs[k].box, factors)) return false;
+    if (!fix(r, r.inputs[k], type(o.inputs[k]), *inputs[k].core, factors)) return false;
     entries.push_back(
         {&r.inputs[k], &type(o.inputs[k]), inputs[k].box, inputs[k].data->data(), nullptr});
   }
   if (!fix(r, r.outputs[output], type(o.outputs[output]), box, factors)) return false;
   if (!complete(op, r, factors)) return false;
   entries.push_back({&r.outputs[output], &type(o.outputs[output]), &box, nullptr, result.data()});
-  accumulate(op, output, r, factors, entries);
-  return true;
+  return accumulate(op, output, r, factors, entries);
 }
 
 bool StandIn::backward(int op, std::span<const Part> gradients, std::span<const Part> inputs,
                        std::span<const Part> outputs, std::size_t operand, const Box& box,
-                       std::vector<Number>& result) {
+                       const Box& core, std::vector<Number>& result) {
   const Rule& r = rule(op);
   const Op& o = graph_.ops[static_cast<std::size_t>(op)];
   std::vector<TensorType> input_types, output_types;
@@ -203,14 +238,14 @@ bool StandIn::backward(int op, std::span<const Part> gradients, std::span<const 
   for (std::size_t j = 0; j < outputs.size(); ++j) {
     for (const Part* p : {&gradients[j], &outputs[j]}) {
       if (p->data == nullptr) continue;
-      if (!fix(r, r.outputs[j], output_types[j], *p->box, factors)) return false;
+      if (!fix(r, r.outputs[j], output_types[j], *p->core, factors)) return false;
     }
   }
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k].data == nullptr) continue;
-    if (!fix(r, r.inputs[k], input_types[k], *inputs[k].box, factors)) return false;
+    if (!fix(r, r.inputs[k], input_types[k], *inputs[k].core, factors)) return false;
   }
-  if (!fix(r, r.inputs[operand], input_types[operand], box, factors)) return false;
+  if (!fix(r, r.inputs[operand], input_types[operand], core, factors)) return false;
   if (!complete(op, r, factors)) return false;
   for (int m : needs.operands) {
     if (inputs[static_cast<std::size_t>(m)].data == nullptr) return false;
@@ -239,7 +274,7 @@ bool StandIn::backward(int op, std::span<const Part> gradients, std::span<const 
     }
     entries.push_back(
         {&r.outputs[j], &output_types[j], gradients[j].box, incoming.data(), nullptr});
-    accumulate(op, j, r, factors, entries);
+    if (!accumulate(op, j, r, factors, entries)) return false;
   }
   return true;
 }

@@ -27,8 +27,10 @@ constexpr Number plus(Number a, Number b) {
 Number random_number(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
 /// What a device has of one tensor: elements of `box`, last dimension fastest; no data = not given.
+/// `core` is the box without rows of neighbours.
 struct Part {
   const Box* box = nullptr;
+  const Box* core = nullptr;
   const std::vector<Number>* data = nullptr;
 };
 
@@ -50,7 +52,7 @@ class StandIn {
   bool forward(int op, std::span<const Part> inputs, std::size_t output, const Box& box,
                std::vector<Number>& result);
   bool backward(int op, std::span<const Part> gradients, std::span<const Part> inputs,
-                std::span<const Part> outputs, std::size_t operand, const Box& box,
+                std::span<const Part> outputs, std::size_t operand, const Box& box, const Box& core,
                 std::vector<Number>& result);
 
   const Rule& rule(int op) {
@@ -71,9 +73,12 @@ class StandIn {
   bool fix(const Rule& rule, const RuleTensor& tensor, const TensorType& type, const Box& box,
            std::vector<Interval>& factors) const;
   bool complete(int op, const Rule& rule, std::vector<Interval>& factors) const;
-  // Adds to the target over all loops; entries are all operands and result `output`.
-  void accumulate(int op, std::size_t output, const Rule& rule,
-                  const std::vector<Interval>& factors, std::span<const Entry> entries) const;
+  // Rows beside its own that a result's row depends on, per factor.
+  std::vector<Interval> windows(int op, const Rule& rule);
+  // Adds to the target over all loops; entries are all operands and result `output`. False when
+  // rows of neighbours are missing.
+  bool accumulate(int op, std::size_t output, const Rule& rule,
+                  const std::vector<Interval>& factors, std::span<const Entry> entries);
 
   const Graph& graph_;
   MicroBatchTables& tables_;
