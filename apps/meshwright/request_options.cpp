@@ -76,7 +76,9 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
   app.add_flag("--no-recompute", o.no_recompute, "The same as --recompute none")->group(pins);
   app.add_flag("--no-sp", o.no_sp, "No sequence parallelism")->group(pins);
   app.add_option("--schedule", o.schedule,
-                 searchable_schedules() + " (default: 1f1b, or interleaved with --vpp)")
+                 searchable_schedules() +
+                     "; terapipe, 3f1b, interlaced where the model has what they need "
+                     "(default: 1f1b, or interleaved with --vpp)")
       ->group(pins);
   app.add_option("--max-memory", o.max_memory, "Share of device memory to use (default: 0.94)")
       ->group(pins);
@@ -167,15 +169,14 @@ Request to_request(const RequestOptions& o) {
   if (o.no_sp) x.sp = false;
   if (!o.schedule.empty()) {
     const Schedule& schedule = find_schedule(o.schedule);
-    if (schedule.vpp_max == 0) {
-      throw Error(fmt::format("{} needs more of a plan than degrees say", schedule.name),
-                  "--schedule", "a search can use " + searchable_schedules());
-    }
     x.schedule = schedule.name;
+    // Where chunks follow from the model's rounds there is nothing to choose.
+    const bool rounds = schedule.vpp_max == 0;
+    if (rounds && !o.vpp.empty()) throw Error(fmt::format("{} has no vpp", o.schedule), "--vpp");
     // Schedules have their numbers of virtual stages.
     Allowed& vpp = x.vpp;
     vpp.min = std::max<std::int64_t>(vpp.min, schedule.vpp_min);
-    vpp.max = std::min<std::int64_t>(vpp.max, schedule.vpp_max);
+    if (!rounds) vpp.max = std::min<std::int64_t>(vpp.max, schedule.vpp_max);
     if (vpp.min > vpp.max) {
       throw Error(fmt::format("{} contradicts --vpp {}", o.schedule, o.vpp), "--schedule",
                   schedule.vpp_max == 1 ? "it has one chunk per stage"

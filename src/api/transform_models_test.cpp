@@ -142,9 +142,10 @@ TEST(TransformModels, EvoformerSegments) {
     EXPECT_TRUE(s.name.starts_with("recycle")) << s.name;
   }
   EXPECT_EQ(layers, 4 * 48);
-  EXPECT_EQ(classes.size(), 1u);
-  // Embedding and end of every pass are one segment each, of which neighbours join.
-  EXPECT_EQ(segments.size(), 4u * 48 + 5);
+  // Those of the last pass have gradients.
+  EXPECT_EQ(classes.size(), 2u);
+  // Embedding and end of every pass are one segment each.
+  EXPECT_EQ(segments.size(), 4u * (48 + 2));
 }
 
 // Plans of models with recycling and of transformed ones, proved.

@@ -28,6 +28,10 @@ struct GraphTables {
   /// Per operator: operands are parameters and constants only (a relative position bias).
   std::vector<char> of_parameters_only;
 
+  /// Values of parameters only whose gradients must be whole where they rest: stages of other mesh
+  /// shape use them, to which no partial sum can go. Set per plan; empty = none.
+  std::vector<ValueId> whole_gradients;
+
   bool crosses(ValueId id) const;  ///< Whether segments besides the producer's use an activation.
   /// Whether a gradient comes back from segments besides the producer's.
   bool gradient_crosses(ValueId id) const;

@@ -41,6 +41,7 @@ class PlanLowerer {
  private:
   // Stages with equal roles share segment programs; meshes of equal shape differ only in their
   // first device.
+  void find_whole_gradients();
   void find_configurations();
   int program_of(int segment, std::size_t stage);
   bool fits(const SegmentProgram& program, int segment, SegmentLowerer& probe);
@@ -71,6 +72,33 @@ class PlanLowerer {
   std::vector<std::map<std::int32_t, Holder>> holders_;
   Program program_;
 };
+
+void PlanLowerer::find_whole_gradients() {
+  std::vector<int> stage_of_segment(segments_.size(), -1);
+  for (const Chunk& chunk : plan_.chunks) {
+    for (int s = chunk.first_segment; s < chunk.last_segment; ++s) {
+      stage_of_segment[static_cast<std::size_t>(s)] = chunk.stage;
+    }
+  }
+  const auto mesh_of = [&](int op) -> const Mesh& {
+    const int segment = t_.segment_of_op[static_cast<std::size_t>(op)];
+    return plan_
+        .stages[static_cast<std::size_t>(stage_of_segment[static_cast<std::size_t>(segment)])]
+        .mesh;
+  };
+  std::vector<ValueId> whole;
+  for (std::size_t op = 0; op < t_.graph.ops.size(); ++op) {
+    if (!t_.of_parameters_only[op]) continue;
+    for (ValueId id : t_.graph.ops[op].outputs) {
+      const auto& uses = t_.uses[id.index()];
+      const bool differs = std::any_of(uses.begin(), uses.end(), [&](const GraphTables::Use& use) {
+        return !same_shape(mesh_of(static_cast<int>(op)), mesh_of(use.op));
+      });
+      if (differs) whole.push_back(id);
+    }
+  }
+  lowering_.set_whole_gradients(std::move(whole));
+}
 
 void PlanLowerer::find_configurations() {
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
@@ -336,6 +364,7 @@ void PlanLowerer::tie_parameters() {
 
 Program PlanLowerer::run() {
   program_.micro_batches = plan_.micro_batches;
+  find_whole_gradients();
   find_configurations();
   for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
     const Chunk& chunk = plan_.chunks[c];

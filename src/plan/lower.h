@@ -36,6 +36,8 @@ class SegmentLowering {
                        std::int64_t samples);
 
   const GraphTables& tables() const;
+  /// See GraphTables::whole_gradients.
+  void set_whole_gradients(std::vector<ValueId> values);
   MicroBatchTables& types();
 
  private:

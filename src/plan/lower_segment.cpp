@@ -60,6 +60,9 @@ SegmentProgram SegmentLowering::lower(int segment, const Stage& stage, const Tra
 }
 
 const GraphTables& SegmentLowering::tables() const { return impl_->tables; }
+void SegmentLowering::set_whole_gradients(std::vector<ValueId> values) {
+  impl_->tables.whole_gradients = std::move(values);
+}
 MicroBatchTables& SegmentLowering::types() { return impl_->types; }
 
 int SegmentLowering::boundary_class(int segment) const {

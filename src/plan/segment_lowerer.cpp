@@ -157,6 +157,10 @@ Sharding SegmentLowerer::operand_gradient(int op, std::size_t operand) {
 Sharding SegmentLowerer::gradient_resting(ValueId id) {
   const OpId producer = graph_.value(id).producer;
   if (!producer.valid() || !t_.of_parameters_only[producer.index()]) return resting(id).resolved();
+  if (std::find(t_.whole_gradients.begin(), t_.whole_gradients.end(), id) !=
+      t_.whole_gradients.end()) {
+    return resting(id).resolved();
+  }
   const auto it = gradient_resting_.find(id.value);
   if (it != gradient_resting_.end()) return it->second;
   std::uint32_t every = stage_.roles.data.mask() | stage_.roles.context.mask();

@@ -6,6 +6,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "ops/gradient_flow.h"
+
 namespace meshwright {
 namespace {
 
@@ -25,8 +27,8 @@ void append_attr(std::string& text, const Attr& attr) {
 // Everything that decides cost and memory of a segment, with values numbered by first appearance.
 // Values that later segments read are marked: a segment whose result is also read far away is
 // another class.
-std::string signature(const Graph& graph, const Segment& segment,
-                      const std::vector<int>& last_use) {
+std::string signature(const Graph& graph, const Segment& segment, const std::vector<int>& last_use,
+                      const std::vector<bool>& has_gradient) {
   std::string text;
   std::unordered_map<std::int32_t, int> number;
   const auto mention = [&](ValueId id) {
@@ -34,7 +36,8 @@ std::string signature(const Graph& graph, const Segment& segment,
     text += fmt::format("%{}", it->second);
     if (fresh) {
       const Value& value = graph.value(id);
-      text += fmt::format(":{}{}", static_cast<int>(value.kind), to_string(value.type));
+      text += fmt::format(":{}{}{}", static_cast<int>(value.kind), to_string(value.type),
+                          has_gradient[id.index()] ? "" : " fixed");
     }
     text += ' ';
   };
@@ -73,15 +76,27 @@ std::string_view layer_path(std::string_view name) {
   return {};
 }
 
+std::string_view round_path(std::string_view name) {
+  for (std::string_view prefix : {"slice", "recycle"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::size_t end = name.find_first_not_of("0123456789", prefix.size());
+    if (end != std::string_view::npos && end > prefix.size() && name[end] == '.')
+      return name.substr(0, end);
+  }
+  return {};
+}
+
 std::vector<Segment> find_segments(const Graph& graph) {
   std::vector<Segment> segments;
-  std::string_view current;
+  std::string_view current, current_round;
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
     const std::string_view name = graph.ops[static_cast<std::size_t>(i)].name;
     const std::string_view path = layer_path(name);
-    if (segments.empty() || path != current) {
+    const std::string_view round = round_path(name);
+    if (segments.empty() || path != current || round != current_round) {
       segments.push_back({i, i, std::string(path.empty() ? name : path), !path.empty(), 0});
       current = path;
+      current_round = round;
     }
     segments.back().last_op = i + 1;
   }
@@ -89,11 +104,13 @@ std::vector<Segment> find_segments(const Graph& graph) {
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
     for (ValueId id : graph.ops[static_cast<std::size_t>(i)].inputs) last_use[id.index()] = i;
   }
+  const std::vector<bool> has_gradient = requires_gradient(graph);
   std::unordered_map<std::string, int> classes;
   for (Segment& segment : segments) {
-    segment.shape_class =
-        classes.try_emplace(signature(graph, segment, last_use), static_cast<int>(classes.size()))
-            .first->second;
+    segment.shape_class = classes
+                              .try_emplace(signature(graph, segment, last_use, has_gradient),
+                                           static_cast<int>(classes.size()))
+                              .first->second;
   }
   return segments;
 }

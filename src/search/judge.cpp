@@ -24,9 +24,14 @@ Bytes usable_memory(const Problem& problem, const Stage& stage) {
 }
 
 Judged judge(const Problem& problem, Plan plan, bool keep_events) {
+  SegmentLowering lowering(problem.graph, problem.segments, plan.overrides);
+  return judge(problem, std::move(plan), lowering, keep_events);
+}
+
+Judged judge(const Problem& problem, Plan plan, SegmentLowering& lowering, bool keep_events) {
   Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
   Judged result;
-  const Program program = lower(plan, problem.graph, problem.segments);
+  const Program program = lower(plan, lowering, problem.segments);
   result.timeline = simulate(program, plan, pricer, keep_events);
   result.fits = true;
   double fullest = -1;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "plan/lower.h"
 #include "search/problem.h"
 
 namespace meshwright {
@@ -11,6 +12,9 @@ namespace meshwright {
 
 /// Judges a plan with shared code: lower, simulate, memory against the devices.
 Judged judge(const Problem& problem, Plan plan, bool keep_events = false);
+/// The same with the tables of the problem's graph, for many plans.
+Judged judge(const Problem& problem, Plan plan, SegmentLowering& lowering,
+             bool keep_events = false);
 
 /// Device memory that a plan may use on a stage.
 Bytes usable_memory(const Problem& problem, const Stage& stage);

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -23,6 +24,8 @@
 #include "plan/schedule.h"
 #include "search/judge.h"
 #include "search/layout_estimate.h"
+#include "search/round_plan.h"
+#include "search/round_search.h"
 
 namespace meshwright {
 namespace {
@@ -273,6 +276,7 @@ void LayoutSearch::select(SearchResult& result) {
   const std::size_t wanted = static_cast<std::size_t>(std::max(control_.top * 4, 24));
   std::vector<Judged> judged;
   double slowest_of_interest = std::numeric_limits<double>::infinity();
+  std::optional<Error> refused;
   std::size_t enough = 0;  // Judged plans of the kind that is wanted.
   for (Estimate& e : pool) {
     if (enough >= wanted || result.simulated >= 500 || (interrupted_ && enough >= 1)) break;
@@ -284,7 +288,13 @@ void LayoutSearch::select(SearchResult& result) {
     if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
     Plan plan = make_plan(problem_.graph, problem_.segments, problem_.cluster, problem_.training,
                           problem_.global_batch, e.degrees, e.cuts, schedule());
-    judged.push_back(judge(problem_, std::move(plan)));
+    // A plan may be unlike any that can run: stages that share a parameter and hold it differently.
+    try {
+      judged.push_back(judge(problem_, std::move(plan)));
+    } catch (const Error& error) {
+      if (!refused) refused = error;
+      continue;
+    }
     ++result.simulated;
     enough += !fits || judged.back().fits;
     // The other order of ranks: pipeline neighbours closer than replicas. It matters only between
@@ -299,6 +309,7 @@ void LayoutSearch::select(SearchResult& result) {
       ++result.simulated;
     }
   }
+  if (judged.empty() && refused) throw *refused;
   const auto most_memory = [](const Judged& j) {
     double most = 0;
     for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
@@ -366,6 +377,8 @@ Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
 }
 
 SearchResult search_layouts(const Problem& problem, const SearchControl& control) {
+  const auto& schedule = problem.restrictions.schedule;
+  if (schedule && made_of_rounds(find_schedule(*schedule))) return search_rounds(problem, control);
   return LayoutSearch(problem, control).run();
 }
 

@@ -71,7 +71,9 @@ class CoShard {
     if (!choices_[o].split() || choices_[o].input_dims[i] < 0) return false;
     const ValueId id = op(o).inputs[i];
     if (produced_dim(id) != choices_[o].input_dims[i]) return false;
-    return layer_path(op(o).name) == layer_path(op(graph_.value(id).producer.index()).name);
+    const std::string_view name = op(o).name;
+    const std::string_view before = op(graph_.value(id).producer.index()).name;
+    return layer_path(name) == layer_path(before) && round_path(name) == round_path(before);
   }
 
   std::size_t root(std::size_t o) {

@@ -1,0 +1,133 @@
+// Search over degrees for schedules of rounds (token slices, recycling, interlaced pipelines).
+//
+// Idea: their step time has no closed formula, but there are few layouts, so every legal one is
+// made and judged. Complexity: layouts * (lowering + simulation), milliseconds each. Loses on
+// thousands of devices, where the estimates of layout_search.cpp would prune.
+#include "search/round_search.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "plan/check.h"
+#include "search/judge.h"
+#include "search/round_plan.h"
+
+namespace meshwright {
+namespace {
+
+std::vector<Degrees> layouts(const Problem& problem, const ModelFacts& facts, int devices) {
+  const Restrictions& r = problem.restrictions;
+  std::vector<Degrees> list;
+  for (std::int64_t tp : divisors(devices)) {
+    if (!r.tp.contains(tp)) continue;
+    for (std::int64_t pp : divisors(devices / tp)) {
+      if (!r.pp.contains(pp) || (pp == 1 && !r.pp.pinned())) continue;
+      for (std::int64_t cp : divisors(devices / (tp * pp))) {
+        if (!r.cp.contains(cp) || (cp > 1 && !r.cp.pinned())) continue;
+        const std::int64_t dp = devices / (tp * pp * cp);
+        if (!r.dp.contains(dp) || problem.global_batch % dp != 0) continue;
+        Degrees d;
+        d.tp = static_cast<int>(tp);
+        d.pp = static_cast<int>(pp);
+        d.cp = static_cast<int>(cp);
+        d.dp = static_cast<int>(dp);
+        d.sp = tp > 1 && r.sp.value_or(true);
+        const auto states = !r.state.empty() ? r.state
+                            : dp * cp == 1
+                                ? std::vector{StateSharding::kNone}
+                                : std::vector{StateSharding::kZero1, StateSharding::kZero3};
+        const auto recomputes =
+            r.recompute.empty() ? std::vector{Recompute::kNone, Recompute::kFull} : r.recompute;
+        for (std::int64_t mbs : divisors(problem.global_batch / dp)) {
+          if (!r.micro_batch.contains(mbs) || (mbs > 16 && !r.micro_batch.pinned())) continue;
+          d.micro_batch = mbs;
+          for (StateSharding state : states) {
+            d.zero = state;
+            for (Recompute recompute : recomputes) {
+              d.recompute = recompute;
+              if (degrees_legal(facts, problem.cluster.device_count(), problem.global_batch, d,
+                                "1f1b"))
+                list.push_back(d);
+            }
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+SearchResult search_rounds(const Problem& problem, const SearchControl& control) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const std::string schedule = problem.restrictions.schedule.value_or("");
+  const ModelFacts facts = model_facts(problem.graph, problem.segments);
+  const int devices = problem.restrictions.devices == 0 ? problem.cluster.device_count()
+                                                        : problem.restrictions.devices;
+  SearchResult result;
+  const std::vector<Degrees> list = layouts(problem, facts, devices);
+  std::optional<Error> refused;
+  bool interrupted = false;
+  double best = 0;
+  std::string best_layout;
+  SegmentLowering lowering(problem.graph, problem.segments);
+  for (const Degrees& d : list) {
+    const bool late = control.time_limit_seconds > 0 && elapsed() > control.time_limit_seconds;
+    if (late || (control.stop != nullptr && control.stop->load())) {
+      interrupted = true;
+      break;
+    }
+    Plan plan;
+    try {
+      plan = make_round_plan(problem.graph, problem.segments, problem.cluster, problem.training,
+                             problem.global_batch, d, schedule);
+    } catch (const Error& e) {
+      if (!refused) refused = e;
+      continue;
+    }
+    ++result.legal;
+    Judged judged = judge(problem, std::move(plan), lowering);
+    ++result.simulated;
+    result.fitting += judged.fits;
+    if (judged.fits && (best == 0 || judged.step().value < best)) {
+      best = judged.step().value;
+      best_layout = to_string(d);
+    }
+    result.ranking.push_back(std::move(judged));
+    if (control.progress) {
+      control.progress(
+          {result.simulated, static_cast<std::int64_t>(list.size()), Seconds(best), best_layout});
+    }
+  }
+  if (result.ranking.empty() && refused) throw *refused;
+  const auto most_memory = [](const Judged& j) {
+    double most = 0;
+    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
+    return most;
+  };
+  std::stable_sort(result.ranking.begin(), result.ranking.end(),
+                   [&](const Judged& a, const Judged& b) {
+                     if (a.fits != b.fits) return a.fits;
+                     if (!a.fits || problem.objective == Objective::kMemory)
+                       return most_memory(a) < most_memory(b);
+                     return a.step() < b.step();
+                   });
+  if (result.ranking.size() > static_cast<std::size_t>(control.top))
+    result.ranking.resize(static_cast<std::size_t>(control.top));
+  for (std::size_t i = 1; i < result.ranking.size(); ++i) {
+    result.ranking[i].lost_because = why_lost(problem, result.ranking[i], result.ranking[0]);
+  }
+  result.elapsed_seconds = elapsed();
+  result.status = result.ranking.empty()    ? SearchStatus::kNothingLegal
+                  : !result.ranking[0].fits ? SearchStatus::kNothingFits
+                  : interrupted             ? SearchStatus::kInterrupted
+                                            : SearchStatus::kFound;
+  return result;
+}
+
+}  // namespace meshwright
