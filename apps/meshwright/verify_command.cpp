@@ -36,7 +36,9 @@ Json report_to_json(const Proof& proof) {
                {"links", c.links},
                {"transfers", c.transfers},
                {"order_entries", c.passes},
-               {"parameters", c.parameters}};
+               {"parameters", c.parameters},
+               {"memory_bytes", proof.memory.value},
+               {"usable_bytes", proof.usable.value}};
   if (proof.report.failure) json["counter_example"] = failure_to_json(*proof.report.failure);
   if (!proof.mutants) return json;
   Json kinds = Json::array();
@@ -66,6 +68,8 @@ int run(const VerifyOptions& o) {
   }
   print(fmt::format("{}: {} on {}\n", o.plan, file.loaded.model_name, file.loaded.cluster.name));
   print(to_string(proof.report));
+  print(fmt::format("  memory       {} of {} on stage {}, the fullest\n",
+                    format_bytes(proof.memory), format_bytes(proof.usable), proof.fullest_lane));
   print(fmt::format("  time         {} lowering, {} verification\n", format_seconds(proof.lowering),
                     format_seconds(proof.verification)));
   if (proof.mutants) print("\n" + to_string(*proof.mutants));

@@ -14,9 +14,13 @@ struct Proof {
   VerifyReport report;
   std::optional<MutantReport> mutants;  ///< When asked for and the program is proved.
   Seconds lowering, verification;       ///< Wall time.
+  /// Memory of the lane that has least left, by the cost model; more than `usable` is a failure of
+  /// the report (check "memory").
+  Bytes memory, usable;
+  int fullest_lane = 0;
 };
 
-/// Lowers the plan and verifies the program; then makes and judges `mutants` mutants of it. Throws
+/// Lowers the plan and verifies the program, its memory against the devices' too; then makes and judges `mutants` mutants of it. Throws
 /// Error when mutants of a model too large to evaluate are asked for.
 Proof prove(const PlanFile& file, std::int64_t mutants = 0, std::uint64_t seed = 1);
 

@@ -28,8 +28,9 @@ ProgramReplay::ProgramReplay(const Program& program, const Plan& plan, const Gra
     }
     if (!table) table = std::make_shared<SpanTable>(plan.stages[s].mesh);
     spans_.push_back(std::move(table));
-    counts.devices += plan.stages[s].mesh.device_count();
   }
+  // Stages may lie over one another; lanes do not.
+  for (const Lane& lane : program.lanes) counts.devices += lane.mesh.device_count();
 }
 
 void ProgramReplay::replay_segments() {
