@@ -5,6 +5,8 @@ string(APPEND text "const std::vector<EmbeddedFile>& embedded_files() {\n")
 string(APPEND text "  static const std::vector<EmbeddedFile> kFiles = {\n")
 foreach(file IN LISTS FILES)
   file(RELATIVE_PATH name ${ROOT} ${file})
+  # Files beside data/ (spaces/) keep their path in the project.
+  string(REGEX REPLACE "^\\.\\./" "" name ${name})
   file(READ ${file} content)
   string(FIND "${content}" ")mw_embed\"" clash)
   if(NOT clash EQUAL -1)

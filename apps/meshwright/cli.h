@@ -24,6 +24,7 @@ struct Action {
 using AddCommand = void (*)(CLI::App& app, Action& action);
 
 void add_plan(CLI::App& app, Action& action);
+void add_space(CLI::App& app, Action& action);
 void add_import(CLI::App& app, Action& action);
 void add_lower(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);

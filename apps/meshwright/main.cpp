@@ -15,8 +15,8 @@ namespace meshwright::cli {
 namespace {
 
 constexpr AddCommand kCommands[] = {
-    add_plan,  add_import, add_lower,    add_verify,   add_explain,   add_emit,
-    add_check, add_models, add_clusters, add_validate, add_calibrate,
+    add_plan, add_space, add_import, add_lower,    add_verify,   add_explain,
+    add_emit, add_check, add_models, add_clusters, add_validate, add_calibrate,
 };
 
 constexpr const char* kDescription =

@@ -5,6 +5,7 @@
 
 #include "api/advise.h"
 #include "api/request.h"
+#include "api/space_report.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/format.h"
@@ -65,6 +66,10 @@ int run(const PlanOptions& o) {
   if (o.top < 1 || o.top > 1000)
     throw Error(fmt::format("must be between 1 and 1000: {}", o.top), "--top");
   const Loaded loaded = load(to_request(o.request));
+  if (const std::string conflict = contradiction(loaded); !conflict.empty()) {
+    print("no plan obeys every rule; " + conflict);
+    return kNoPlan;
+  }
   const Problem problem = loaded.problem();
   const ModelSummary model = summarize(loaded.model.graph, loaded.model_name);
 
@@ -84,6 +89,13 @@ int run(const PlanOptions& o) {
   }
   if (result.status == SearchStatus::kNothingLegal) {
     if (interrupted()) throw Error("interrupted before any plan was found");
+    if (loaded.space) {
+      const std::string conflict = conflict_text(loaded, /*fitting=*/false);
+      if (!conflict.empty()) {
+        print("no plan obeys every rule; " + conflict);
+        return kNoPlan;
+      }
+    }
     throw Error("no legal layout: " + explain_illegal(problem, problem.restrictions));
   }
   if (!o.json) {
@@ -111,6 +123,10 @@ int run(const PlanOptions& o) {
       ProgressLine line;
       line.show("looking for what would fit");
       print(advise(loaded, result, control));
+      if (loaded.space) {
+        const std::string conflict = conflict_text(loaded, /*fitting=*/true);
+        print(conflict.empty() ? "\nthe rules of the space are not at fault\n" : "\n" + conflict);
+      }
     }
     return kNoPlan;
   }
@@ -129,6 +145,9 @@ int run(const PlanOptions& o) {
         "\n{} legal layouts, {} fit and priced in full, {} simulated in {:.2f} s{}\n", result.legal,
         result.fitting, result.simulated, result.elapsed_seconds,
         result.status == SearchStatus::kInterrupted ? " (stopped early: best so far)" : ""));
+    for (const auto& [rule, count] : result.forbidden) {
+      print(fmt::format("{} more layouts are forbidden by rule {}\n", count, rule));
+    }
     if (result.lower_bound.value > 0) {
       print(fmt::format("no layout of this space can take less than {} by this cost model\n",
                         format_seconds(result.lower_bound)));
@@ -146,6 +165,7 @@ constexpr const char* kFooter = R"(Examples:
   meshwright plan config.json a100-80:4x8@ib200 --tp 8 --pp 2..8 -o plan.json
   meshwright plan --layers 96 --hidden 12288 --heads 96 dgx-a100:128 --global-batch 1536 --seq 2048
   meshwright plan mixtral-8x7b cluster.yaml --no-recompute --max-memory 0.9 --top 10
+  meshwright plan llama-3-8b dgx-h100:1 --space megatron-tp-sp
 Exit code: 0 a plan was found, 1 nothing fits, 2 wrong input.)";
 
 }  // namespace

@@ -9,14 +9,14 @@
 
 namespace meshwright::cli {
 
-void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
+void declare(CLI::App& app, RequestOptions& o, bool with_pins, bool required) {
   app.add_option(
          "MODEL CLUSTER", o.positional,
          "MODEL: a name (`meshwright models`), config.json, a directory with one, a .onnx or "
          "a .graph file. "
          "CLUSTER: a shorthand (`meshwright clusters`) or a YAML file")
       ->expected(1, 2)
-      ->required();
+      ->required(required);
   const char* model = "Model by sizes (instead of MODEL)";
   app.add_option("--layers", o.sizes.layers, "Transformer layers")->group(model);
   app.add_option("--hidden", o.sizes.hidden, "Width of the residual stream")->group(model);
@@ -81,6 +81,9 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins) {
                      "(default: 1f1b, or interleaved with --vpp)")
       ->group(pins);
   app.add_option("--max-memory", o.max_memory, "Share of device memory to use (default: 0.94)")
+      ->group(pins);
+  app.add_option("--space", o.space,
+                 "Plan space: rules about operators, from a file or by name (`meshwright space`)")
       ->group(pins);
   app.add_option("--devices", o.devices, "Use only this many devices (default: all)")->group(pins);
 }
@@ -191,6 +194,7 @@ Request to_request(const RequestOptions& o) {
   x.max_memory = o.max_memory;
   if (o.devices < 0) throw Error(fmt::format("must be at least 1: {}", o.devices), "--devices");
   x.devices = o.devices;
+  r.space = o.space;
   return r;
 }
 

@@ -32,10 +32,11 @@ struct RequestOptions {
   std::string schedule;
   double max_memory = 0.94;
   int devices = 0;
+  std::string space;
 };
 
 /// Declares the model, cluster and run options; `with_pins` adds those that pin or forbid degrees.
-void declare(CLI::App& app, RequestOptions& options, bool with_pins);
+void declare(CLI::App& app, RequestOptions& options, bool with_pins, bool required = true);
 
 /// Checks and converts. Throws Error naming the option.
 Request to_request(const RequestOptions& options);

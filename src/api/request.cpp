@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/spelling.h"
 #include "cluster/cluster.h"
+#include "plan/override_json.h"
+#include "plan/refine_classes.h"
 
 namespace meshwright {
 namespace {
@@ -46,9 +48,16 @@ constexpr SizeField kSizeFields[] = {
 }  // namespace
 
 Problem Loaded::problem() const {
-  return {model.graph,      segments,           cluster,
-          request.training, model.global_batch, request.cost_model,
-          request.engine,   request.objective,  request.restrictions};
+  Problem problem{model.graph,      segments,           cluster,
+                  request.training, model.global_batch, request.cost_model,
+                  request.engine,   request.objective,  request.restrictions};
+  if (space != nullptr) {
+    std::string clash;
+    problem.restrictions = both(request.restrictions, space->restrictions, clash);
+    if (!clash.empty()) throw Error(clash, space->space.source);
+    problem.space = space;
+  }
+  return problem;
 }
 
 Loaded load(Request request) {
@@ -65,8 +74,28 @@ Loaded load(Request request) {
   if (loaded.model.graph.ops.empty()) {
     throw Error("the model has no operators: there is nothing to plan", loaded.model_name);
   }
-  loaded.segments = find_segments(loaded.model.graph);
   loaded.cluster = read_cluster(r.cluster);
+  const auto apply = [&](const TransformRequest& t) {
+    loaded.model.graph = apply_transform(loaded.model.graph, t);
+    loaded.transforms.push_back(t);
+  };
+  for (const TransformRequest& t : r.transforms) apply(t);
+  if (!r.space.empty()) {
+    const PlanSpace space = read_space(r.space);
+    for (const SpaceTransform& t : space.transforms) {
+      try {
+        apply({t.transform, t.match, t.factor, t.parts});
+      } catch (const Error& e) {
+        throw Error(fmt::format("transform {}: {}", t.name, e.message()), t.place, e.hint());
+      }
+    }
+    loaded.segments = find_segments(loaded.model.graph);
+    loaded.space =
+        std::make_shared<CompiledSpace>(compile_space(space, loaded.model.graph, loaded.segments));
+    if (loaded.space->overrides) refine_classes(loaded.segments, *loaded.space->overrides);
+  } else {
+    loaded.segments = find_segments(loaded.model.graph);
+  }
   if (r.restrictions.devices > loaded.cluster.device_count()) {
     throw Error(fmt::format("{} devices are wanted, but {} has {}", r.restrictions.devices,
                             loaded.cluster.name, loaded.cluster.device_count()),
@@ -104,6 +133,20 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
   model["dropout"] = r.import.dropout;
   model["mtp"] = r.import.mtp;
   Json json = plan_to_json(judged.plan, loaded.segments);
+  if (!loaded.transforms.empty()) {
+    Json list = Json::array();
+    for (const TransformRequest& t : loaded.transforms) {
+      list.push_back({{"op_trans", t.transform},
+                      {"match", t.match},
+                      {"factor", t.factor},
+                      {"parts", t.parts}});
+    }
+    json["transforms"] = std::move(list);
+  }
+  if (judged.plan.overrides != nullptr) {
+    json["overrides"] =
+        overrides_to_json(*judged.plan.overrides, loaded.model.graph, loaded.segments);
+  }
   json["model"] = std::move(model);
   json["cluster"] = place_of(r.cluster);
   json["cost_model"] = r.cost_model;
@@ -135,6 +178,14 @@ PlanFile open_plan_file(const std::string& path) {
     r.import.attention = model.at("attention").get<std::string>();
     r.import.dropout = model.at("dropout").get<bool>();
     r.import.mtp = model.at("mtp").get<bool>();
+    if (json.contains("transforms")) {
+      for (const Json& t : json.at("transforms")) {
+        r.transforms.push_back({t.at("op_trans").get<std::string>(),
+                                t.at("match").get<std::string>(), t.at("factor").get<std::string>(),
+                                t.at("parts").get<int>()});
+        if (r.transforms.size() > 64) throw Error("more than 64 transforms", path);
+      }
+    }
     r.import.global_batch = json.at("global_batch").get<std::int64_t>();
     r.cluster = json.at("cluster").get<std::string>();
     r.cost_model = json.at("cost_model").get<std::string>();
@@ -148,7 +199,14 @@ PlanFile open_plan_file(const std::string& path) {
   }
   PlanFile file;
   file.loaded = load(std::move(r));
+  std::shared_ptr<const Overrides> overrides;
+  if (json.contains("overrides")) {
+    overrides = overrides_from_json(json.at("overrides"), file.loaded.model.graph,
+                                    file.loaded.segments, path);
+    refine_classes(file.loaded.segments, *overrides);
+  }
   file.plan = plan_from_json(json, file.loaded.segments, path);
+  file.plan.overrides = std::move(overrides);
   file.loaded.request.training = file.plan.training;
   return file;
 }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "import/import.h"
+#include "plan/transform.h"
 #include "search/problem.h"
 
 namespace meshwright {
@@ -22,6 +24,8 @@ struct Request {
   std::string engine = "default";
   Objective objective = Objective::kThroughput;
   Restrictions restrictions;
+  std::string space;  ///< A plan-space file or the name of a shipped one; empty = none.
+  std::vector<TransformRequest> transforms;  ///< Applied to the imported graph, before `space`'s.
 };
 
 /// A request with its model and cluster at hand.
@@ -31,7 +35,10 @@ struct Loaded {
   std::vector<Segment> segments;
   Cluster cluster;
   std::string model_name;
+  std::shared_ptr<const CompiledSpace> space;  ///< Null = none.
+  std::vector<TransformRequest> transforms;    ///< That made `model.graph` what it is.
 
+  /// Restrictions are what the request and the space both allow. Throws Error when they clash.
   Problem problem() const;
 };
 

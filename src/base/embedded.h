@@ -7,7 +7,7 @@ namespace meshwright {
 
 /// A data file of the project that was compiled into the program (cmake/embed.cmake).
 struct EmbeddedFile {
-  std::string_view name;  ///< Path below data/: "devices.json", "efficiency/h100.json".
+  std::string_view name;  ///< Path below data/: "devices.json"; others: "spaces/fsdp.yaml".
   std::string_view content;
 };
 

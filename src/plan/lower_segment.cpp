@@ -38,10 +38,17 @@ SegmentLowering::SegmentLowering(const Graph& graph, const std::vector<Segment>&
       impl_->crossing[static_cast<std::size_t>(s)].push_back(ValueId(static_cast<std::int64_t>(v)));
     }
   }
+  const auto override_of = [&](int op) {
+    return t.overrides == nullptr || t.overrides->rule_of_op.empty()
+               ? std::string()
+               : std::to_string(t.overrides->rule_of_op[static_cast<std::size_t>(op)]);
+  };
   std::unordered_map<std::string, int> classes;
   for (const auto& values : impl_->crossing) {
     std::string key;
     for (ValueId id : values) {
+      key += override_of(graph.value(id).producer.value) + "/" +
+             override_of(t.uses[id.index()][0].op) + "/";
       key += to_string(graph.value(id).type) + graph.op(graph.value(id).producer).kind + ">" +
              graph.ops[static_cast<std::size_t>(t.uses[id.index()][0].op)].kind + ";";
     }

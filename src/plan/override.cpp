@@ -22,8 +22,8 @@ constexpr NamedRole kRoles[] = {
     {"expert_context", &Roles::expert_context},
 };
 
-// "tp" stands for tp0, tp1, …, outermost first. A kind that a mesh lacks because its degree is 1
-// has no axes.
+}  // namespace
+
 AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh) {
   for (const NamedRole& role : kRoles) {
     if (role.name == name) return roles.*role.field;
@@ -46,8 +46,6 @@ AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh)
   throw Error(fmt::format("no axis or role is named '{}'", name), {},
               "known: " + known.substr(0, known.size() - 2));
 }
-
-}  // namespace
 
 Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& override_rule,
                     const Roles& roles, const Mesh& mesh) {

@@ -48,6 +48,10 @@ struct OpOverride {
   friend bool operator==(const OpOverride&, const OpOverride&) = default;
 };
 
+/// The axes that a name stands for (see OpOverride), outermost first. A kind that a mesh lacks
+/// because its degree is 1 has none. Throws Error for a name that is no axis or role.
+AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh);
+
 /// Applies an override. Throws Error for a factor that the operator lacks or may not split, an axis
 /// that the mesh lacks, an axis used twice, or more parts than the factor has units.
 Strategy overridden(Strategy strategy, const Rule& rule, const OpOverride& override_rule,

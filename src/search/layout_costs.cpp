@@ -30,7 +30,7 @@ LayoutCostTable::LayoutCostTable(const Problem& problem, const ModelFacts& facts
     : problem_(problem),
       facts_(facts),
       pricer_(pricer),
-      lowering_(problem.graph, problem.segments) {
+      lowering_(problem.graph, problem.segments, problem.overrides()) {
   representative_.assign(static_cast<std::size_t>(shape_class_count(problem.segments)), -1);
   boundary_representative_.assign(static_cast<std::size_t>(lowering_.boundary_class_count()), -1);
   for (std::size_t i = 0; i < problem.segments.size(); ++i) {

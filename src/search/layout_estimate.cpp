@@ -59,6 +59,7 @@ LayoutEstimator::LayoutEstimator(const Problem& problem)
       class_count_(static_cast<std::size_t>(shape_class_count(problem.segments)), 0) {
   for (const Segment& s : problem.segments) ++class_count_[static_cast<std::size_t>(s.shape_class)];
   if (problem.restrictions.schedule) schedule_ = &find_schedule(*problem.restrictions.schedule);
+  if (problem.space) filter_.emplace(*problem.space, problem.graph, facts_);
 }
 
 const std::vector<double>& LayoutEstimator::flight_of(const Schedule& schedule,
@@ -86,6 +87,13 @@ const std::vector<double>& LayoutEstimator::flight_of(const Schedule& schedule,
     }
   }
   return flight;
+}
+
+std::string_view LayoutEstimator::broken_rule(const Degrees& degrees) {
+  if (!filter_) return {};
+  const int rule = filter_->broken_rule(degrees);
+  if (rule < 0) return {};
+  return problem_.space->space.rules[static_cast<std::size_t>(rule)].name;
 }
 
 double LayoutEstimator::fixed_memory(const ClassCost& c, const Degrees& d,
@@ -211,7 +219,12 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
       }
     }
     double memory = reserve - (stage.state == StateSharding::kZero3 ? 0 : tied);
-    for (std::size_t i = 0; i < n; ++i) memory += cut.fixed_memory[i] + cut.saved[i];
+    for (std::size_t i = 0; i < n; ++i) {
+      memory += cut.fixed_memory[i] + cut.saved[i];
+      if (filter_ && !filter_->may_run(static_cast<int>(i), 0, d)) {
+        memory = std::numeric_limits<double>::infinity();
+      }
+    }
     result.overflow = memory - devices[0].usable;
   } else {
     for (std::size_t i = 0; i < n; ++i) {
@@ -225,6 +238,19 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
           devices[static_cast<std::size_t>(on_stage[static_cast<std::size_t>(c)])];
       cut.slowness.push_back(s.slowness);
       cut.capacity.push_back((s.usable - reserve) / d.vpp);
+    }
+    if (filter_ && filter_->pins_segments()) {
+      for (int c = 0; c < chunks; ++c) {
+        cut.banned.emplace_back();
+        for (std::size_t i = 0; i < n; ++i) {
+          const auto banned = [&](int s) { return !filter_->may_run(static_cast<int>(i), s, d); };
+          bool any = banned(on_stage[static_cast<std::size_t>(c)]);
+          for (int r = 1; r < schedule.replicas; ++r) {
+            any |= banned(schedule.stage_of(shape, r * chunks + c));
+          }
+          cut.banned.back().push_back(any);
+        }
+      }
     }
     Cut found = cut_chain(cut);
     if (!found.feasible) {

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "plan/schedule.h"
@@ -37,6 +39,9 @@ class LayoutEstimator {
 
   const ModelFacts& facts() const { return facts_; }
 
+  /// Name of the first rule of the problem's space that a layout breaks; empty = none.
+  std::string_view broken_rule(const Degrees& degrees);
+
  private:
   // Of every chunk of one replica, as its schedule has them; those of a second replica count with
   // the chunk that stands in their place.
@@ -53,6 +58,7 @@ class LayoutEstimator {
   ModelFacts facts_;
   Pricer pricer_;
   LayoutCostTable costs_;
+  std::optional<LayoutFilter> filter_;
   std::vector<int> class_count_;        // Segments of each class.
   const Schedule* schedule_ = nullptr;  // Null = what the degrees imply.
   std::map<std::array<int, 3>, std::vector<double>> flights_;

@@ -36,16 +36,33 @@ constexpr double kWorthPricing = 1.25;
 // The best few layouts are tried in both orders of ranks.
 constexpr std::size_t kOrdersTried = 8;
 
+// Whether a judged plan is better than another.
+bool ranks_before(const Problem& problem, const Judged& a, const Judged& b) {
+  if (a.fits != b.fits) return a.fits;
+  const auto key = [&](const Judged& j) {
+    double most = 0;
+    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
+    return !j.fits || problem.objective == Objective::kMemory ? most : j.step().value;
+  };
+  return key(a) < key(b);
+}
+
+// When a search may stop before it has seen everything.
+enum class Enough { kAll, kLegal, kFitting };
+
 class LayoutSearch {
  public:
-  LayoutSearch(const Problem& problem, const SearchControl& control)
+  LayoutSearch(const Problem& problem, const SearchControl& control, Enough enough = Enough::kAll)
       : problem_(problem),
         control_(control),
+        enough_(enough),
         estimator_(problem),
         facts_(estimator_.facts()),
         start_(std::chrono::steady_clock::now()) {}
 
   SearchResult run();
+  /// Whether what is enough was found, or time ran out.
+  bool any();
 
  private:
   void enumerate(int devices);
@@ -65,6 +82,7 @@ class LayoutSearch {
 
   const Problem& problem_;
   const SearchControl& control_;
+  const Enough enough_;
   LayoutEstimator estimator_;
   const ModelFacts& facts_;
   std::chrono::steady_clock::time_point start_;
@@ -74,6 +92,7 @@ class LayoutSearch {
   std::string best_layout_;
   double lower_bound_ = std::numeric_limits<double>::infinity();
   std::int64_t legal_ = 0;
+  std::map<std::string, std::int64_t> forbidden_;
   std::int64_t visited_ = 0;
   bool interrupted_ = false;
 };
@@ -101,7 +120,7 @@ std::vector<std::int64_t> LayoutSearch::micro_batches(int dp) const {
   for (std::int64_t d : divisors(problem_.global_batch / dp)) {
     if (!allowed.contains(d)) continue;
     // Above 128 samples kernels are as efficient as they get, and memory only grows.
-    if (d > 128 && !allowed.pinned()) break;
+    if (d > 128 && !allowed.listed()) break;
     sizes.push_back(d);
   }
   return sizes;
@@ -112,7 +131,16 @@ void LayoutSearch::consider(const Degrees& d) {
   report();
   if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d, schedule()))
     return;
+  if (const std::string_view rule = estimator_.broken_rule(d); !rule.empty()) {
+    ++forbidden_[std::string(rule)];
+    return;
+  }
   ++legal_;
+  if (enough_ == Enough::kLegal) {
+    // Every pin must leave a cut.
+    if (std::isfinite(estimator_.estimate(d).overflow)) interrupted_ = true;
+    return;
+  }
   Estimate e = estimator_.bound(d);
   if (e.overflow <= 0) lower_bound_ = std::min(lower_bound_, e.seconds);
   const bool for_memory = problem_.objective == Objective::kMemory;
@@ -127,6 +155,7 @@ void LayoutSearch::consider(const Degrees& d) {
       best_layout_ = to_string(d);
     }
     fitting_.push_back(std::move(e));
+    if (enough_ == Enough::kFitting) interrupted_ = true;
   } else if (fitting_.empty()) {
     overflowing_.push_back(std::move(e));
     if (overflowing_.size() > 4096) {
@@ -149,6 +178,7 @@ bool LayoutSearch::promising(Degrees d, const std::vector<StateSharding>& states
   d.recompute = recomputes.back();
   if (!degrees_legal(facts_, problem_.cluster.device_count(), problem_.global_batch, d))
     return false;
+  if (!estimator_.broken_rule(d).empty()) return true;  // `consider` counts it.
   if (estimator_.bound(d).overflow > 0 && !fitting_.empty()) return false;
   d.recompute = recomputes.front();
   d.zero = states.front();
@@ -190,6 +220,8 @@ void LayoutSearch::visit(Degrees d) {
           d.dp * d.cp % inside == 0 && inside % d.cp == 0) {
         groups.push_back(inside);
       }
+      if (r.hybrid == true) groups.erase(groups.begin());
+      if (r.hybrid == false) groups.resize(1);
       for (int group : groups) {
         d.zero_group = group;
         for (Recompute recompute : recomputes) {
@@ -220,12 +252,12 @@ void LayoutSearch::enumerate(int devices) {
     return parent < 0 ? 1 : std::max(c.domains[static_cast<std::size_t>(parent)].device_count, 1);
   }();
   for (std::int64_t tp : divisors(devices)) {
-    if (!r.tp.contains(tp) || (tp > 2 * std::max(fast_domain, 8) && !r.tp.pinned())) continue;
+    if (!r.tp.contains(tp) || (tp > 2 * std::max(fast_domain, 8) && !r.tp.listed())) continue;
     if (facts_.heads > 0 && facts_.heads % tp != 0) continue;
     for (std::int64_t cp : divisors(devices / tp)) {
       if (!r.cp.contains(cp)) continue;
       // Fewer than 512 positions per device leave attention nothing to hide the ring behind.
-      if (cp > 1 && !r.cp.pinned() && facts_.seq / cp < 512) break;
+      if (cp > 1 && !r.cp.listed() && facts_.seq / cp < 512) break;
       for (std::int64_t pp : divisors(devices / (tp * cp))) {
         if (!r.pp.contains(pp) || pp > std::max(facts_.layers, 1)) continue;
         const std::int64_t dp = devices / (tp * cp * pp);
@@ -247,7 +279,7 @@ void LayoutSearch::enumerate(int devices) {
             if (!r.etp.contains(etp)) continue;
             // Either experts are split like the dense part or not at all; in between only when
             // asked.
-            if (etp != 1 && etp != tp && !r.etp.pinned()) continue;
+            if (etp != 1 && etp != tp && !r.etp.listed()) continue;
             d.ep = static_cast<int>(ep);
             d.etp = static_cast<int>(etp);
             visit(d);
@@ -286,8 +318,7 @@ void LayoutSearch::select(SearchResult& result) {
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
     if (fits && problem_.objective != Objective::kMemory && e.seconds > slowest_of_interest) break;
     if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
-    Plan plan = make_plan(problem_.graph, problem_.segments, problem_.cluster, problem_.training,
-                          problem_.global_batch, e.degrees, e.cuts, schedule());
+    Plan plan = plan_of(problem_, e.degrees, e.cuts);
     // A plan may be unlike any that can run: stages that share a parameter and hold it differently.
     try {
       judged.push_back(judge(problem_, std::move(plan)));
@@ -303,31 +334,30 @@ void LayoutSearch::select(SearchResult& result) {
         problem_.cluster.hosts.size() > 1) {
       Degrees other = e.degrees;
       other.pp_inside_dp = !other.pp_inside_dp;
-      Plan turned = make_plan(problem_.graph, problem_.segments, problem_.cluster,
-                              problem_.training, problem_.global_batch, other, e.cuts, schedule());
+      Plan turned = plan_of(problem_, other, e.cuts);
       judged.push_back(judge(problem_, std::move(turned)));
       ++result.simulated;
     }
   }
   if (judged.empty() && refused) throw *refused;
-  const auto most_memory = [](const Judged& j) {
-    double most = 0;
-    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
-    return most;
-  };
-  const auto key = [&](const Judged& j) {
-    return !j.fits || problem_.objective == Objective::kMemory ? most_memory(j) : j.step().value;
-  };
-  std::stable_sort(judged.begin(), judged.end(), [&](const Judged& a, const Judged& b) {
-    if (a.fits != b.fits) return a.fits;
-    return key(a) < key(b);
-  });
+  std::stable_sort(judged.begin(), judged.end(),
+                   [&](const Judged& a, const Judged& b) { return ranks_before(problem_, a, b); });
   if (judged.size() > static_cast<std::size_t>(control_.top))
     judged.resize(static_cast<std::size_t>(control_.top));
   for (std::size_t i = 1; i < judged.size(); ++i) {
     judged[i].lost_because = why_lost(problem_, judged[i], judged[0]);
   }
   result.ranking = std::move(judged);
+}
+
+bool LayoutSearch::any() {
+  const int all = problem_.cluster.device_count();
+  const int wanted = problem_.restrictions.devices;
+  for (int devices = wanted == 0 ? all : wanted; devices >= 1 && !interrupted_; --devices) {
+    enumerate(devices);
+    if (wanted != 0) break;
+  }
+  return interrupted_;
 }
 
 SearchResult LayoutSearch::run() {
@@ -343,6 +373,7 @@ SearchResult LayoutSearch::run() {
     if (problem_.restrictions.devices != 0) break;
   }
   result.legal = legal_;
+  result.forbidden.assign(forbidden_.begin(), forbidden_.end());
   if (std::isfinite(lower_bound_)) result.lower_bound = Seconds(lower_bound_);
   result.fitting = static_cast<std::int64_t>(fitting_.size());
   select(result);
@@ -359,6 +390,17 @@ SearchResult LayoutSearch::run() {
 
 }  // namespace
 
+Plan plan_of(const Problem& problem, const Degrees& degrees, const std::vector<int>& cuts) {
+  Plan plan =
+      make_plan(problem.graph, problem.segments, problem.cluster, problem.training,
+                problem.global_batch, degrees, cuts, problem.restrictions.schedule.value_or(""));
+  if (problem.space) {
+    plan.overrides = problem.space->overrides;
+    plan.order = orders_of(problem.space->order, plan, problem.graph, problem.segments);
+  }
+  return plan;
+}
+
 Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
   LayoutEstimator search(problem);
   const std::string schedule = problem.restrictions.schedule.value_or("");
@@ -371,15 +413,90 @@ Judged judge_degrees(const Problem& problem, const Degrees& degrees) {
     throw Error(fmt::format("{} layers cannot be cut into {} chunks", search.facts().layers,
                             degrees.pp * degrees.vpp));
   }
-  return judge(problem,
-               make_plan(problem.graph, problem.segments, problem.cluster, problem.training,
-                         problem.global_batch, degrees, e.cuts, schedule));
+  return judge(problem, plan_of(problem, degrees, e.cuts));
 }
 
-SearchResult search_layouts(const Problem& problem, const SearchControl& control) {
+namespace {
+
+bool rounds(const Problem& problem) {
   const auto& schedule = problem.restrictions.schedule;
-  if (schedule && made_of_rounds(find_schedule(*schedule))) return search_rounds(problem, control);
-  return LayoutSearch(problem, control).run();
+  if (!schedule || !made_of_rounds(find_schedule(*schedule))) return false;
+  if (problem.space && (problem.space->overrides || !problem.space->space.rules.empty())) {
+    throw Error(fmt::format("rules about operators are not obeyed under {}", *schedule),
+                problem.space->space.source, "leave them out, or use another schedule");
+  }
+  return true;
+}
+
+// One problem per schedule that the space allows.
+std::vector<Problem> by_schedule(const Problem& problem) {
+  if (!problem.space || problem.space->schedules.empty()) return {problem};
+  std::vector<Problem> problems;
+  for (const std::string& name : problem.space->schedules) {
+    if (problem.restrictions.schedule && *problem.restrictions.schedule != name) continue;
+    Problem part = problem;
+    part.restrictions.schedule = name;
+    const Schedule& schedule = find_schedule(name);
+    Allowed& vpp = part.restrictions.vpp;
+    vpp.min = std::max<std::int64_t>(vpp.min, schedule.vpp_min);
+    // Where chunks follow from the model's rounds there is nothing to choose.
+    if (schedule.vpp_max > 0) vpp.max = std::min<std::int64_t>(vpp.max, schedule.vpp_max);
+    if (vpp.min <= vpp.max) problems.push_back(std::move(part));
+  }
+  return problems;
+}
+
+}  // namespace
+
+SearchResult search_layouts(const Problem& problem, const SearchControl& control) {
+  if (problem.space && !problem.space->contradictions.empty()) return {};
+  SearchResult result;
+  std::map<std::string, std::int64_t> forbidden;
+  for (const Problem& part : by_schedule(problem)) {
+    SearchResult r =
+        rounds(part) ? search_rounds(part, control) : LayoutSearch(part, control).run();
+    for (const auto& [rule, count] : r.forbidden) forbidden[rule] += count;
+    const bool better =
+        result.ranking.empty() ||
+        (!r.ranking.empty() && ranks_before(problem, r.ranking[0], result.ranking[0]));
+    if (better) {
+      result.status = r.status;
+      result.note = r.note;
+    }
+    if (r.lower_bound.value > 0 &&
+        (result.lower_bound.value == 0 || r.lower_bound < result.lower_bound)) {
+      result.lower_bound = r.lower_bound;
+    }
+    result.legal += r.legal;
+    result.fitting += r.fitting;
+    result.simulated += r.simulated;
+    result.elapsed_seconds += r.elapsed_seconds;
+    std::move(r.ranking.begin(), r.ranking.end(), std::back_inserter(result.ranking));
+  }
+  std::stable_sort(result.ranking.begin(), result.ranking.end(),
+                   [&](const Judged& a, const Judged& b) { return ranks_before(problem, a, b); });
+  if (result.ranking.size() > static_cast<std::size_t>(control.top)) {
+    result.ranking.resize(static_cast<std::size_t>(control.top));
+  }
+  for (std::size_t i = 1; i < result.ranking.size(); ++i) {
+    result.ranking[i].lost_because = why_lost(problem, result.ranking[i], result.ranking[0]);
+  }
+  result.forbidden.assign(forbidden.begin(), forbidden.end());
+  return result;
+}
+
+bool any_layout(const Problem& problem, bool fitting, double time_limit_seconds) {
+  if (problem.space && !problem.space->contradictions.empty()) return false;
+  SearchControl control;
+  control.time_limit_seconds = time_limit_seconds;
+  const std::vector<Problem> parts = by_schedule(problem);
+  return std::any_of(parts.begin(), parts.end(), [&](const Problem& part) {
+    if (rounds(part)) {
+      const SearchResult r = search_rounds(part, control);
+      return !r.ranking.empty() && (!fitting || r.ranking[0].fits);
+    }
+    return LayoutSearch(part, control, fitting ? Enough::kFitting : Enough::kLegal).any();
+  });
 }
 
 }  // namespace meshwright

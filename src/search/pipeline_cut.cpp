@@ -20,6 +20,12 @@ class Cutter {
       uneven_capacity_ |= instance.flight[c] < instance.flight[c - 1] ||
                           instance.capacity[c] > instance.capacity[c - 1];
     }
+    for (const std::vector<char>& banned : instance.banned) {
+      // Being ahead may leave a chunk nothing but what it must not hold.
+      uneven_capacity_ = true;
+      banned_.push_back({0});
+      for (char b : banned) banned_.back().push_back(banned_.back().back() + (b != 0));
+    }
     last_end_.push_back(-1);
     for (int i = 1; i <= n_; ++i) {
       const auto s = static_cast<std::size_t>(i) - 1;
@@ -124,7 +130,8 @@ class Cutter {
   bool fits(std::size_t chunk, std::size_t begin, std::size_t end, double limit) const {
     return slowness_[chunk] * (time_[end] - time_[begin]) <= limit &&
            fixed_[end] - fixed_[begin] + in_.flight[chunk] * (saved_[end] - saved_[begin]) <=
-               in_.capacity[chunk];
+               in_.capacity[chunk] &&
+           (banned_.empty() || banned_[chunk][end] == banned_[chunk][begin]);
   }
 
   // Whether k chunks suffice when memory does not count and a chunk may be empty: necessary only.
@@ -145,10 +152,12 @@ class Cutter {
   const CutInstance& in_;
   const int n_;
   const int k_;
-  // Greedy cuts are exact when no chunk can hold what an earlier one cannot.
+  // Greedy cuts are exact when no chunk can hold what an earlier one cannot, or must not hold what
+  // an earlier one may.
   bool uneven_capacity_ = false;
   std::vector<double> slowness_;
   std::vector<double> time_ = {0}, fixed_ = {0}, saved_ = {0};  // Prefix sums.
+  std::vector<std::vector<int>> banned_;                        // Prefix counts per chunk.
   std::vector<int> last_end_;  // Last legal end at or before a position, -1 for none.
   std::vector<int> ends_;      // Where a chunk may end, ascending; n is the last.
 };
@@ -206,6 +215,7 @@ void balance_stages(const CutInstance& in, int stages, double micro_batches, Cut
         const auto s = static_cast<std::size_t>(i);
         time += in.time[s];
         memory += in.fixed_memory[s] + in.saved[s] * in.flight[k];
+        if (!in.banned.empty() && in.banned[k][s] != 0) memory += in.capacity[k] + 1;
       }
       const bool legal =
           end > begin && (end == n || in.may_end[static_cast<std::size_t>(end) - 1] != 0);

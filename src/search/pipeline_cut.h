@@ -14,6 +14,7 @@ struct CutInstance {
   std::vector<double> slowness;  ///< Per chunk: factor on the times of its stage; empty = all 1.
   std::vector<char> may_end;     ///< Per segment: a chunk may end after it.
   std::vector<int> stage;        ///< Per chunk where it runs; empty = chunks go round the stages.
+  std::vector<std::vector<char>> banned;  ///< Per chunk and segment: must not hold it; empty = may.
 };
 
 /// Cuts so that the slowest chunk is as fast as possible while every chunk fits, then as evenly as

@@ -3,8 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/cluster.h"
@@ -13,28 +15,9 @@
 #include "plan/facts.h"
 #include "plan/plan.h"
 #include "sim/simulate.h"
+#include "space/compile_space.h"
 
 namespace meshwright {
-
-/// Values that the user allows for one degree. Empty lists allow everything between min and max.
-struct Allowed {
-  std::int64_t min = 1;
-  std::int64_t max = std::int64_t{1} << 40;
-
-  bool contains(std::int64_t v) const { return v >= min && v <= max; }
-  bool pinned() const { return min == max; }
-};
-
-/// What the user pins or forbids.
-struct Restrictions {
-  Allowed pp, vpp, dp, tp, cp, ep, etp, micro_batch;
-  std::optional<bool> sp;               ///< Sequence parallel; unset = on whenever tp > 1.
-  std::vector<StateSharding> state;     ///< Empty = all.
-  std::vector<Recompute> recompute;     ///< Empty = all.
-  std::optional<std::string> schedule;  ///< One that degrees suit; unset = what vpp implies.
-  double max_memory = 0.94;             ///< Share of device memory that may be used.
-  int devices = 0;                      ///< Devices to use; 0 = all of the cluster.
-};
 
 enum class Objective { kThroughput, kCost, kMemory };
 
@@ -49,7 +32,14 @@ struct Problem {
   std::string engine = "default";
   Objective objective = Objective::kThroughput;
   Restrictions restrictions;
+  /// What rules about operators allow, besides `restrictions`; null = everything.
+  std::shared_ptr<const CompiledSpace> space = nullptr;
+
+  std::shared_ptr<const Overrides> overrides() const { return space ? space->overrides : nullptr; }
 };
+
+/// The plan of a layout with what the problem's space says of its operators.
+Plan plan_of(const Problem& problem, const Degrees& degrees, const std::vector<int>& cuts);
 
 /// A layout judged by the shared code: check, lower, simulate.
 struct Judged {
@@ -70,6 +60,8 @@ struct SearchResult {
   std::int64_t legal = 0;       ///< Layouts that obey every rule.
   std::int64_t fitting = 0;     ///< Of them, those estimated to fit in memory.
   std::int64_t simulated = 0;
+  /// Legal layouts that rules of the space forbid: how many by the first rule that each breaks.
+  std::vector<std::pair<std::string, std::int64_t>> forbidden;
   Seconds lower_bound;  ///< No plan of this family is faster: compute alone at full balance.
   double elapsed_seconds = 0;
   std::string note;  ///< Such as "7 of 8 devices are used".
