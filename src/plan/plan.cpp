@@ -13,7 +13,7 @@ namespace meshwright {
 namespace {
 
 constexpr std::array<std::string_view, 4> kStateNames = {"none", "zero1", "zero2", "zero3"};
-constexpr std::array<std::string_view, 3> kRecomputeNames = {"none", "selective", "full"};
+constexpr std::array<std::string_view, 4> kRecomputeNames = {"none", "selective", "full", "parts"};
 
 template <class Enum, std::size_t N>
 Enum parse_name(std::string_view name, const std::array<std::string_view, N>& names,

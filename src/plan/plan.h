@@ -29,10 +29,12 @@ enum class Recompute {
   kNone,
   kSelective,  ///< The attention core runs again in the backward pass.
   kFull,       ///< Only the inputs of a layer are kept.
+  kParts,  ///< Co-sharded parts (transform co_shard) run again one by one: nothing inside them is
+           ///< kept, and only one part's values live at a time.
 };
 
 std::string_view state_sharding_name(StateSharding s);  // "none", "zero1", …
-std::string_view recompute_name(Recompute r);           // "none", "selective", "full"
+std::string_view recompute_name(Recompute r);           // "none", "selective", "full", "parts"
 StateSharding parse_state_sharding(std::string_view name);
 Recompute parse_recompute(std::string_view name);
 

@@ -106,8 +106,7 @@ void SegmentLowerer::backward_op(int index) {
     if (activation && !saved) continue;
     const auto halo = with_halo_.find({index, k});
     if (halo != with_halo_.end()) {
-      const auto b = static_cast<std::size_t>(halo->second);
-      operands[k] = remap_.empty() ? halo->second : remap_[b];
+      operands[k] = twin(halo->second);
       continue;
     }
     operands[k] = saved_operand(index, k);
@@ -119,8 +118,7 @@ void SegmentLowerer::backward_op(int index) {
   std::vector<std::int32_t> results(op.outputs.size(), -1);
   for (int k : l.saved.outputs) {
     const int made = produced_.at(op.outputs[static_cast<std::size_t>(k)].value);
-    results[static_cast<std::size_t>(k)] =
-        remap_.empty() ? made : remap_[static_cast<std::size_t>(made)];
+    results[static_cast<std::size_t>(k)] = twin(made);
   }
   if (op.kind == "attention" && recompute_ == Recompute::kSelective) {
     std::vector<std::int32_t> again;
@@ -394,6 +392,80 @@ void SegmentLowerer::recompute() {
   }
   for (auto& [id, forms] : forms_) {
     for (Form& f : forms) f.buffer = remap_[static_cast<std::size_t>(f.buffer)];
+  }
+}
+
+// Runs a part of a co-sharded region again, just before its backward pass: what its operators kept
+// from one another is made anew, what came from outside is there. (nnScaler's co-shard: Lin et al.
+// 2024, section 5.)
+void SegmentLowerer::recompute_part(int last_op) {
+  const int part = part_of(last_op);
+  int first_op = last_op;
+  while (first_op > segment_.first_op && part_of(first_op - 1) == part) --first_op;
+  // Results that only leave the part need not be made again.
+  std::vector<int> again;
+  for (int i = first_op; i <= last_op; ++i) {
+    bool needed = !lowered(i).saved.outputs.empty();
+    for (ValueId id : op_at(i).outputs) {
+      for (const GraphTables::Use& use : t_.uses[id.index()]) {
+        needed |= use.op > i && use.op <= last_op;
+      }
+    }
+    if (needed) again.push_back(i);
+  }
+  for (std::size_t b = remap_.size(); b < program_.buffers.size(); ++b) {
+    remap_.push_back(static_cast<std::int32_t>(b));
+  }
+  const auto last_instr = [&](int op) {
+    const std::size_t next = part_index(op) + 1;
+    return next < first_instr_.size() ? first_instr_[next] : program_.forward.size();
+  };
+  std::vector<char> made(program_.buffers.size());
+  for (int i : again) {
+    for (std::size_t n = first_instr_[part_index(i)]; n < last_instr(i); ++n) {
+      const Instr instr = program_.forward[n];
+      std::vector<std::int32_t> in, out;
+      for (std::int32_t b : program_.in(instr)) in.push_back(b);
+      for (std::int32_t b : program_.out(instr)) out.push_back(b);
+      for (std::int32_t& b : in) {
+        if (b < 0) continue;
+        const Buffer buffer = program_.buffers[static_cast<std::size_t>(b)];
+        const bool activation = graph_.value(buffer.value).kind == ValueKind::kActivation;
+        const std::vector<Form>& forms = forms_[buffer.value.value];
+        if (made[static_cast<std::size_t>(b)] || !activation || forms.empty() ||
+            forms[0].buffer == twin(b)) {
+          b = twin(b);
+          continue;
+        }
+        // A form that another part brought about: from the resting one again.
+        std::vector<Form>& known = regathered_[buffer.value.value];
+        const auto at = std::find_if(known.begin(), known.end(),
+                                     [&](const Form& f) { return f.sharding == buffer.form; });
+        if (at != known.end()) {
+          b = at->buffer;
+          continue;
+        }
+        b = emit_reshard(program_.backward, forms[0].buffer, buffer.form, i);
+        known.push_back({buffer.form, b});
+      }
+      for (std::int32_t& b : out) {
+        const Buffer twin_of = program_.buffers[static_cast<std::size_t>(b)];
+        const int next = new_buffer(twin_of.value, twin_of.kind, twin_of.form);
+        program_.buffers.back().halo = twin_of.halo;
+        remap_[static_cast<std::size_t>(b)] = next;
+        made[static_cast<std::size_t>(b)] = 1;
+        b = next;
+      }
+      program_.backward.push_back(instr);
+      Instr& copy = program_.backward.back();
+      attach(copy, in, out);
+      if (copy.kind == InstrKind::kCompute) copy.purpose = Purpose::kRecompute;
+    }
+  }
+  for (int i : again) {
+    for (ValueId id : op_at(i).outputs) {
+      for (Form& f : forms_[id.value]) f.buffer = twin(f.buffer);
+    }
   }
 }
 

@@ -417,7 +417,26 @@ void SegmentLowerer::note_parameter(int index, std::size_t k) {
   program_.parameters.push_back(p);
 }
 
+void SegmentLowerer::find_parts() {
+  int part = -1;
+  std::string_view current;
+  for (int i = segment_.first_op; i < segment_.last_op; ++i) {
+    const std::string_view name = op_at(i).name;
+    const std::size_t at = name.find("@co");
+    std::string_view digits;
+    if (at != std::string_view::npos) {
+      const std::size_t end = name.find_first_not_of("0123456789", at + 3);
+      digits = name.substr(at + 3, end == std::string_view::npos ? end : end - at - 3);
+    }
+    const bool before = i > segment_.first_op && parts_.back() >= 0;
+    if (!digits.empty() && (!before || digits != current)) part_saved_.push_back(0), ++part;
+    parts_.push_back(digits.empty() ? -1 : part);
+    current = digits;
+  }
+}
+
 void SegmentLowerer::forward_op(int index) {
+  first_instr_.push_back(program_.forward.size());
   const Op& op = op_at(index);
   const LoweredOp& l = lowered(index);
   const bool loss = op.kind == "cross_entropy";
@@ -450,6 +469,21 @@ void SegmentLowerer::forward_op(int index) {
   program_.forward_peak = std::max(program_.forward_peak, Bytes(live));
   // What no gradient passes (a recycled iteration) keeps nothing.
   if (!has_backward(index)) return;
+  if (const int part = part_of(index); part >= 0) {
+    double& inside = part_saved_[static_cast<std::size_t>(part)];
+    for (int k : l.saved.inputs) {
+      const auto i = static_cast<std::size_t>(k);
+      const OpId producer = graph_.value(op.inputs[i]).producer;
+      const bool own = producer.valid() && producer.value >= segment_.first_op &&
+                       part_of(producer.value) == part;
+      if (own)
+        inside += l.inputs[i].bytes().value;
+      else
+        keep(op.inputs[i], l.inputs[i].bytes());
+    }
+    inside += l.saved.extra.value;
+    return;
+  }
   for (int k : l.saved.inputs) {
     const auto i = static_cast<std::size_t>(k);
     keep(op.inputs[i], l.inputs[i].bytes());
@@ -548,15 +582,16 @@ SegmentProgram SegmentLowerer::run(int index) {
   program_.backward.reserve(4 * ops);
   forms_.reserve(4 * ops);
   ops_.reserve(2 * ops);
-  for (int i = segment_.first_op; i < segment_.last_op; ++i) forward_op(i);
-  double saved = kept_extra_;
-  for (const auto& [id, bytes] : kept_) saved += bytes;
   Recompute mode = stage_.recompute;
   if (t_.overrides != nullptr && !t_.overrides->recompute.empty()) {
     const std::int8_t own = t_.overrides->recompute[static_cast<std::size_t>(index)];
     if (own >= 0) mode = static_cast<Recompute>(own);
   }
   recompute_ = mode;
+  if (mode == Recompute::kParts) find_parts();
+  for (int i = segment_.first_op; i < segment_.last_op; ++i) forward_op(i);
+  double saved = kept_extra_;
+  for (const auto& [id, bytes] : kept_) saved += bytes;
   if (mode == Recompute::kSelective) saved -= attention_extra_;
   program_.saved = Bytes(saved);
 
@@ -564,7 +599,14 @@ SegmentProgram SegmentLowerer::run(int index) {
   for (int i = segment_.first_op; i < segment_.last_op; ++i) any_backward |= has_backward(i);
   const bool again = mode == Recompute::kFull && segment_.is_layer && any_backward;
   if (again) recompute();
-  for (int i = segment_.last_op - 1; i >= segment_.first_op; --i) backward_op(i);
+  for (int i = segment_.last_op - 1; i >= segment_.first_op; --i) {
+    const int part = part_of(i);
+    if (part >= 0 && (i + 1 == segment_.last_op || part_of(i + 1) != part)) recompute_part(i);
+    backward_op(i);
+  }
+  if (!part_saved_.empty()) {
+    program_.backward_peak += Bytes(*std::max_element(part_saved_.begin(), part_saved_.end()));
+  }
   std::vector<std::int32_t> inbound;
   for (const auto& [id, forms] : contributions_) {
     if (graph_.value(ValueId(id)).kind == ValueKind::kActivation) inbound.push_back(id);

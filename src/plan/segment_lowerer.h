@@ -102,6 +102,16 @@ class SegmentLowerer {
   void gather_state();
   void scatter_gradients(Instrs& out);
   void recompute();
+  // The part of a co-sharded region that an operator belongs to, counted along the segment; -1 =
+  // none.
+  int part_of(int op) const { return parts_.empty() ? -1 : parts_[part_index(op)]; }
+  std::size_t part_index(int op) const { return static_cast<std::size_t>(op - segment_.first_op); }
+  void find_parts();
+  void recompute_part(int last_op);
+  std::int32_t twin(std::int32_t b) const {
+    const auto i = static_cast<std::size_t>(b);
+    return b >= 0 && i < remap_.size() ? remap_[i] : b;
+  }
   void free_buffers();
   void insert_frees(Instrs& list, std::vector<char>& keep);
   AxisList flat_axes(const ParameterShard& p) const;
@@ -131,7 +141,10 @@ class SegmentLowerer {
   std::vector<char> written_;
   int index_ = 0;
   Recompute recompute_ = Recompute::kNone;
-  Bytes inbound_;  // Kept under full recomputation.
+  std::vector<int> parts_;                // Under kParts: per operator of the segment.
+  std::vector<std::size_t> first_instr_;  // Of each operator in the forward list.
+  std::vector<double> part_saved_;        // Per part: bytes that it needs while it runs backward.
+  Bytes inbound_;                         // Kept under full recomputation.
   Segment segment_;
   SegmentProgram program_;
 };
