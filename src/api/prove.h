@@ -20,8 +20,9 @@ struct Proof {
   int fullest_lane = 0;
 };
 
-/// Lowers the plan and verifies the program, its memory against the devices' too; then makes and judges `mutants` mutants of it. Throws
-/// Error when mutants of a model too large to evaluate are asked for.
+/// Lowers the plan and verifies the program, its memory against the devices' too; then makes and
+/// judges `mutants` mutants of it. Throws Error when mutants of a model too large to evaluate are
+/// asked for.
 Proof prove(const PlanFile& file, std::int64_t mutants = 0, std::uint64_t seed = 1);
 
 }  // namespace meshwright
