@@ -70,7 +70,7 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins, bool required) {
       ->delimiter(',')
       ->group(pins);
   app.add_option("--recompute", o.recompute,
-                 "Recomputation: none, selective, full (several: any of them)")
+                 "Recomputation: none, selective, full, parts (several: any of them)")
       ->delimiter(',')
       ->group(pins);
   app.add_flag("--no-recompute", o.no_recompute, "The same as --recompute none")->group(pins);

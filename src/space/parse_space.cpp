@@ -353,7 +353,7 @@ class Reader {
     }
     if (f.has("recompute")) {
       r.recompute = parse_recompute(
-          one_of(f.at("recompute"), "recompute mode", {"none", "selective", "full"}));
+          one_of(f.at("recompute"), "recompute mode", {"none", "selective", "full", "parts"}));
     }
     if (f.has("state")) r.state = states(f.at("state"));
     if (!f.has("require") && !f.has("allow") && !f.has("forbid") && !f.has("assign") &&
@@ -392,7 +392,7 @@ class Reader {
         for (StateSharding s : states(value)) d.names.emplace_back(state_sharding_name(s));
       } else if (d.key == "recompute") {
         d.names = list(value, d.key, [&](const YAML::Node& n) {
-          return one_of(n, "recompute mode", {"none", "selective", "full"});
+          return one_of(n, "recompute mode", {"none", "selective", "full", "parts"});
         });
       } else {
         d.names = words(value, d.key);
