@@ -148,6 +148,8 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
         overrides_to_json(*judged.plan.overrides, loaded.model.graph, loaded.segments);
   }
   json["model"] = std::move(model);
+  json["graph"] = {{"operators", loaded.model.graph.ops.size()},
+                   {"fingerprint", graph_fingerprint(loaded.model.graph)}};
   json["cluster"] = place_of(r.cluster);
   json["cost_model"] = r.cost_model;
   json["engine"] = r.engine;
@@ -158,6 +160,31 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
                        {"memory_bytes_per_stage", std::move(memory)}};
   return json;
 }
+
+namespace {
+
+// A plan names operators and segments of one graph. Throws Error when it was made for another.
+void check_graph_of(const Json& json, const Graph& graph, const std::string& path) {
+  if (!json.contains("graph")) return;  // Written by hand.
+  const Json& stated = json.at("graph");
+  const Json* fingerprint =
+      stated.is_object() && stated.contains("fingerprint") ? &stated.at("fingerprint") : nullptr;
+  if (fingerprint == nullptr || !fingerprint->is_string()) {
+    throw Error("must be an object with a 'fingerprint'", path + ": /graph",
+                "without the key 'graph' a plan is taken for any model");
+  }
+  if (fingerprint->get<std::string>() == graph_fingerprint(graph)) return;
+  const auto count = stated.find("operators");
+  throw Error(
+      fmt::format("the plan was made for another graph{}; the model is now '{}' with {} operators",
+                  count != stated.end() && count->is_number_unsigned()
+                      ? fmt::format(" of {} operators", count->get<std::uint64_t>())
+                      : "",
+                  graph.name, graph.ops.size()),
+      path + ": /graph", "plan again, or drop the key 'graph' if the plan is meant for this model");
+}
+
+}  // namespace
 
 PlanFile open_plan_file(const std::string& path) {
   const Json json = read_json(path);
@@ -199,6 +226,7 @@ PlanFile open_plan_file(const std::string& path) {
   }
   PlanFile file;
   file.loaded = load(std::move(r));
+  check_graph_of(json, file.loaded.model.graph, path);
   std::shared_ptr<const Overrides> overrides;
   if (json.contains("overrides")) {
     overrides = overrides_from_json(json.at("overrides"), file.loaded.model.graph,

@@ -70,6 +70,44 @@ TEST(Request, PlanFilesReadBack) {
   std::filesystem::remove(path);
 }
 
+// A plan holds for one graph, in one version of the format, and says nothing that is not
+// understood.
+TEST(Request, EditedPlanFilesAreRefused) {
+  const Loaded loaded = tiny("a100-80:1x4");
+  const SearchResult result = search_layouts(loaded.problem(), {});
+  ASSERT_FALSE(result.ranking.empty());
+  const Json good = plan_file_to_json(loaded, result.ranking[0]);
+  const std::string path = testing::TempDir() + "/edited_plan_test.json";
+  const auto message = [&](const Json& json) {
+    write_file(path, json.dump(2), true);
+    try {
+      read_plan_file(path);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message(good), "accepted");
+  Json edited = good;
+  edited["version"] = 7;
+  EXPECT_THAT(message(edited), HasSubstr("version 7 of the format is not known"));
+  edited = good;
+  edited["degres"] = 1;
+  EXPECT_THAT(message(edited), HasSubstr("unknown key \"degres\""));
+  edited = good;
+  edited["stages"][0]["roles"]["tensors"] = Json::array();
+  EXPECT_THAT(message(edited), HasSubstr("/stages/0/roles"));
+  edited = good;
+  edited["model"]["seq"] = loaded.model.seq * 2;
+  EXPECT_THAT(message(edited), HasSubstr("the plan was made for another graph"));
+  edited.erase("graph");
+  EXPECT_EQ(message(edited), "accepted");
+  edited = good;
+  edited["graph"] = 5;
+  EXPECT_THAT(message(edited), HasSubstr("/graph"));
+  std::filesystem::remove(path);
+}
+
 TEST(Advise, SaysWhatWouldFit) {
   Request r;
   r.model = "llama-3-8b";

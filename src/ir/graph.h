@@ -57,6 +57,8 @@ void check_graph(const Graph& graph);
 /// One line per value and operator; parse_graph(print_graph(g), …) == g for every graph that
 /// check_graph accepts. Grammar in docs/graph_format.md.
 std::string print_graph(const Graph& graph);
+/// A hash of that text, 16 hexadecimal digits: whether a plan was made for this graph.
+std::string graph_fingerprint(const Graph& graph);
 /// Parses and checks a graph (not its operators: see check_ops). Throws Error whose place is
 /// `source:line:column`.
 Graph parse_graph(std::string_view text, std::string_view source);

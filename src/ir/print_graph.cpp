@@ -122,4 +122,14 @@ class Printer {
 
 std::string print_graph(const Graph& graph) { return Printer(graph).print(); }
 
+// FNV-1a, 64 bits.
+std::string graph_fingerprint(const Graph& graph) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : print_graph(graph)) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 1099511628211ull;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
 }  // namespace meshwright

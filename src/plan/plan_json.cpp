@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "plan/plan.h"
 
 namespace meshwright {
@@ -29,6 +30,16 @@ class Node {
     const auto it = json_.find(key);
     if (it == json_.end()) throw Error(fmt::format("key '{}' is missing", key), place_);
     return {*it, place_ + "/" + key};
+  }
+  /// Throws when there are other keys than these.
+  void only(const std::vector<std::string>& keys) const {
+    if (!json_.is_object()) throw Error("must be an object", place_);
+    for (const auto& [key, value] : json_.items()) {
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+      const std::vector<std::string> near = nearest_names(key, keys, 1);
+      throw Error(fmt::format("unknown key {}", in_quotes(key)), place_,
+                  near.empty() ? "" : fmt::format("did you mean '{}'?", near[0]));
+    }
   }
   bool has(const std::string& key) const { return json_.is_object() && json_.contains(key); }
   std::int64_t integer(std::int64_t low, std::int64_t high) const {
@@ -135,9 +146,12 @@ Json stage_to_json(const Stage& stage) {
 }
 
 Stage stage_from_json(const Node& node) {
+  node.only({"first_device", "axes", "roles", "recompute", "state_sharding", "state_axes",
+             "expert_state_axes"});
   Stage stage;
   stage.mesh.first_device = node.at("first_device").small(0, 1 << 30);
   for (const Node& axis : node.at("axes").list(AxisList::kCapacity)) {
+    axis.only({"name", "size", "stride"});
     MeshAxis a{axis.at("name").text(), axis.at("size").small(1, 1 << 24),
                axis.at("stride").small(1, 1 << 24)};
     if (stage.mesh.axis(a.name) >= 0)
@@ -148,6 +162,9 @@ Stage stage_from_json(const Node& node) {
   for (const MeshAxis& a : stage.mesh.axes) devices *= a.size;
   if (devices > 1 << 24) throw Error("mesh has more than 2^24 devices", node.place());
   const Node roles = node.at("roles");
+  std::vector<std::string> known = {"sequence_parallel"};
+  for (const RoleField& f : kRoleFields) known.emplace_back(f.key);
+  roles.only(known);
   for (const RoleField& f : kRoleFields) {
     if (roles.has(f.key)) stage.roles.*f.field = read_axes(roles.at(f.key), stage.mesh);
   }
@@ -236,9 +253,19 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
   const Node root(json, fmt::format("{}: ", source));
   if (root.at("format").text() != "meshwright-plan")
     throw Error("not a meshwright plan", std::string(source));
-  root.at("version").integer(kFormatVersion, kFormatVersion);
+  if (const Node version = root.at("version");
+      version.integer(0, std::int64_t{1} << 62) != kFormatVersion) {
+    throw Error(fmt::format("version {} of the format is not known",
+                            version.integer(0, std::int64_t{1} << 62)),
+                version.place(), fmt::format("this program reads version {}", kFormatVersion));
+  }
+  // What belongs to the request around the plan is read elsewhere.
+  root.only({"format", "version", "training", "global_batch", "micro_batches", "schedule",
+             "degrees", "stages", "chunks", "order", "transforms", "overrides", "model", "graph",
+             "cluster", "cost_model", "engine", "max_memory", "predicted"});
   Plan plan;
   const Node training = root.at("training");
+  training.only({"dtype", "optimizer", "gradient_dtype"});
   plan.training.dtype = training.at("dtype").parsed(parse_dtype);
   plan.training.optimizer = training.at("optimizer").text();
   plan.training.gradient_dtype = training.at("gradient_dtype").parsed(parse_dtype);
@@ -251,6 +278,9 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
   }
   plan.schedule = root.at("schedule").text();
   const Node degrees = root.at("degrees");
+  std::vector<std::string> known = {"sp", "micro_batch", "zero", "recompute", "pp_inside_dp"};
+  for (const DegreeField& f : kDegreeFields) known.emplace_back(f.key);
+  degrees.only(known);
   for (const DegreeField& f : kDegreeFields)
     plan.degrees.*f.field = degrees.at(f.key).small(0, 1 << 24);
   plan.degrees.sp = degrees.at("sp").flag();
@@ -268,12 +298,14 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
     throw Error(fmt::format("the model has no segment '{}'", name), node.place());
   };
   for (const Node& chunk : root.at("chunks").list(kMaxStages)) {
+    chunk.only({"stage", "first", "last", "replica"});
     plan.chunks.push_back({chunk.at("stage").small(0, kMaxStages), segment_named(chunk.at("first")),
                            segment_named(chunk.at("last")) + 1,
                            chunk.has("replica") ? chunk.at("replica").small(0, 1) : 0});
   }
   if (root.has("order")) {
     for (const Node& rule : root.at("order").list(kMaxOrderRules)) {
+      rule.only({"before", "after"});
       plan.order.push_back(
           {passes_from_json(rule.at("before")), passes_from_json(rule.at("after"))});
     }
