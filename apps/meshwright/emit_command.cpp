@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "api/recheck.h"
 #include "api/request.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -50,6 +51,11 @@ void write_files(const std::vector<EmittedFile>& files, const fs::path& director
 int run(const EmitOptions& o) {
   const Emitter& emitter = find_emitter(o.target);
   const PlanFile file = read_plan_file(o.plan);
+  // What breaks a rule would not run; what does not fit in memory may still be wanted.
+  for (const Violation& v : recheck(file).violations) {
+    if (v.rule != "M1") throw Error(v.message, fmt::format("{}: rule {}", o.plan, v.rule), v.hint);
+    std::fputs(fmt::format("meshwright: warning: {}\n", v.message).c_str(), stderr);
+  }
   const EmitInput input{file.plan, file.loaded.model.graph, file.loaded.segments,
                         file.loaded.cluster, file.loaded.model_name};
   const std::vector<std::string> faults = emitter.why_not(input);

@@ -48,8 +48,9 @@ int run(const ExplainOptions& o) {
     const Judged& other = found.ranking[0];
     const Degrees& degrees = other.plan.degrees;
     print(fmt::format("  the best with it of {} legal layouts:\n", found.legal));
-    print(fmt::format("  {}: {} per step ({:+.1f} %)\n", to_string(degrees),
-                      format_seconds(other.step()), 100 * (other.step() / judged.step() - 1)));
+    print(fmt::format("  {}, {}: {} per step ({:+.1f} %)\n", to_string(degrees),
+                      other.plan.schedule, format_seconds(other.step()),
+                      100 * (other.step() / judged.step() - 1)));
     if (!other.fits || other.step() > judged.step()) {
       print(fmt::format("  it loses: {}\n", why_lost(problem, other, judged)));
     } else {

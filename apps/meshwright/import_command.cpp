@@ -24,9 +24,15 @@ struct ImportCommandOptions {
 };
 
 int run(ImportCommandOptions o) {
-  o.import.dtype = parse_dtype(o.precision);
+  if (o.precision != "bf16" && o.precision != "f16" && o.precision != "f32" &&
+      o.precision != "f8") {
+    throw Error(fmt::format("unknown type '{}'", o.precision), "--precision",
+                "legal: bf16, f16, f32, f8");
+  }
+  o.import.dtype = o.precision == "f8" ? DType::kBf16 : parse_dtype(o.precision);
   const Model model = import_model(o.model, o.import);
   const Graph& graph = model.graph;
+  if (graph.ops.empty()) throw Error("has no operators", o.model);
   const auto segments = find_segments(graph);
   if (!o.output.empty()) write_file(o.output, print_graph(graph), o.force);
   print(fmt::format("{}: {} parameters, {} operators, {} values\n", graph.name,
@@ -63,9 +69,11 @@ void add_import(CLI::App& app, Action& action) {
       ->add_option("MODEL", o->model,
                    "A model's name, a Hugging Face config.json, an ONNX file, or a .graph file")
       ->required();
-  command->add_option("--global-batch", o->import.global_batch, "Samples per optimizer step")
+  command
+      ->add_option("-b,--global-batch", o->import.global_batch,
+                   "Samples per optimizer step (default: 1)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  command->add_option("--seq", o->import.seq, "Tokens per sequence (0 = the model's own)")
+  command->add_option("-s,--seq", o->import.seq, "Tokens per sequence (0 = the model's own)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   command->add_option("--precision", o->precision, "Element type: bf16, f16, f32, f8");
   command->add_option("--attention", o->import.attention, "flash or unfused")

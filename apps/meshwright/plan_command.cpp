@@ -56,10 +56,7 @@ SearchResult cheapest(const Problem& problem, const SearchControl& control) {
 
 int run(const PlanOptions& o) {
   // Before the search rather than after it.
-  std::error_code error;
-  if (!o.output.empty() && !o.force && std::filesystem::exists(o.output, error)) {
-    throw Error("exists already and is not overwritten", o.output, "add --force");
-  }
+  if (!o.output.empty()) check_writable(o.output, o.force);
   if (!(o.time_limit >= 0)) {
     throw Error(fmt::format("must be 0 (none) or more seconds: {}", o.time_limit), "--time-limit");
   }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/prove.h"
+#include "api/recheck.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "cli.h"
@@ -59,7 +60,7 @@ int run(const VerifyOptions& o) {
     throw Error(fmt::format("must be 0..{}: {}", kMaxMutants, o.mutants), "--mutants");
   }
   const PlanFile file = read_plan_file(o.plan);
-  const Proof proof = prove(file, o.mutants, o.seed);
+  const Proof proof = prove(file, o.mutants, o.seed, &interrupted());
   const bool missed = proof.mutants && proof.mutants->total().missed > 0;
   const int code = proof.report.proved() && !missed ? kOk : kNoPlan;
   if (o.json) {
@@ -72,6 +73,10 @@ int run(const VerifyOptions& o) {
                     format_bytes(proof.memory), format_bytes(proof.usable), proof.fullest_lane));
   print(fmt::format("  time         {} lowering, {} verification\n", format_seconds(proof.lowering),
                     format_seconds(proof.verification)));
+  // The numbers may be right where the layout breaks a rule.
+  for (const Violation& v : recheck(file).violations) {
+    if (v.rule != "M1") print(fmt::format("note: breaks rule {}: {}\n", v.rule, v.message));
+  }
   if (proof.mutants) print("\n" + to_string(*proof.mutants));
   return code;
 }

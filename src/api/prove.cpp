@@ -38,7 +38,8 @@ void check_memory(const Program& program, const PlanFile& file, Proof& proof) {
 
 }  // namespace
 
-Proof prove(const PlanFile& file, std::int64_t mutants, std::uint64_t seed) {
+Proof prove(const PlanFile& file, std::int64_t mutants, std::uint64_t seed,
+            const std::atomic<bool>* stop) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point start) {
     return Seconds(std::chrono::duration<double>(Clock::now() - start).count());
@@ -54,7 +55,7 @@ Proof prove(const PlanFile& file, std::int64_t mutants, std::uint64_t seed) {
   proof.verification = since(start);
   check_memory(program, file, proof);
   if (mutants > 0 && proof.report.proved()) {
-    proof.mutants = judge_mutants(program, file.plan, graph, segments, mutants, seed);
+    proof.mutants = judge_mutants(program, file.plan, graph, segments, mutants, seed, stop);
   }
   return proof;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -23,6 +24,7 @@ struct Proof {
 /// Lowers the plan and verifies the program, its memory against the devices' too; then makes and
 /// judges `mutants` mutants of it. Throws Error when mutants of a model too large to evaluate are
 /// asked for.
-Proof prove(const PlanFile& file, std::int64_t mutants = 0, std::uint64_t seed = 1);
+Proof prove(const PlanFile& file, std::int64_t mutants = 0, std::uint64_t seed = 1,
+            const std::atomic<bool>* stop = nullptr);
 
 }  // namespace meshwright

@@ -9,31 +9,6 @@
 #include "search/judge.h"
 
 namespace meshwright {
-namespace {
-
-// The degrees that a stage really has, whatever the file says about where the plan came from.
-Degrees stage_degrees(const Plan& plan, const Stage& stage, std::size_t lanes) {
-  Degrees d = plan.degrees;
-  const Mesh& mesh = stage.mesh;
-  const auto replicas = static_cast<std::size_t>(find_schedule(plan.schedule).replicas);
-  d.pp = static_cast<int>(lanes);
-  d.vpp = static_cast<int>(std::max<std::size_t>(plan.chunks.size() / (replicas * lanes), 1));
-  d.dp = mesh.size(stage.roles.data);
-  d.cp = mesh.size(stage.roles.context);
-  d.tp = mesh.size(stage.roles.tensor);
-  d.sp = stage.roles.sequence_parallel;
-  d.ep = mesh.size(stage.roles.expert);
-  d.etp = mesh.size(stage.roles.expert_tensor);
-  const std::int64_t parts = plan.micro_batches * d.dp;
-  d.micro_batch = plan.global_batch % parts == 0 ? plan.global_batch / parts : 0;
-  d.recompute = stage.recompute;
-  d.zero = stage.state;
-  d.zero_group = stage.state == StateSharding::kNone ? 0 : mesh.size(stage.state_axes);
-  return d;
-}
-
-}  // namespace
-
 PlanCheck recheck(const PlanFile& file) {
   const Loaded& l = file.loaded;
   PlanCheck check;
@@ -43,7 +18,7 @@ PlanCheck recheck(const PlanFile& file) {
   const ModelFacts facts = model_facts(l.model.graph, l.segments);
   const std::size_t lanes = lanes_of(file.plan).size();
   for (std::size_t s = 0; s < file.plan.stages.size(); ++s) {
-    const Degrees degrees = stage_degrees(file.plan, file.plan.stages[s], lanes);
+    const Degrees degrees = degrees_of(file.plan, file.plan.stages[s], lanes);
     if (degrees.micro_batch == 0) {
       check.violations.push_back(
           {"P12",

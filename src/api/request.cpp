@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/spelling.h"
 #include "cluster/cluster.h"
+#include "plan/lanes.h"
 #include "plan/override_json.h"
 #include "plan/refine_classes.h"
 
@@ -163,6 +164,21 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
 
 namespace {
 
+// What counts is what stages and chunks say, also for people.
+void take_degrees_from_stages(Plan& plan) {
+  if (plan.stages.empty() || plan.chunks.empty()) return;
+  try {
+    Degrees d = degrees_of(plan, plan.stages[0], lanes_of(plan).size());
+    if (d.micro_batch == 0) d.micro_batch = plan.degrees.micro_batch;
+    if (d.zero_group == d.dp * d.cp) d.zero_group = 0;
+    const Schedule& schedule = find_schedule(plan.schedule);
+    if (schedule.vpp_max == 0) d.vpp = 1;
+    plan.degrees = d;
+  } catch (const Error&) {
+    // A rule that checks report.
+  }
+}
+
 // A plan names operators and segments of one graph. Throws Error when it was made for another.
 void check_graph_of(const Json& json, const Graph& graph, const std::string& path) {
   if (!json.contains("graph")) return;  // Written by hand.
@@ -218,6 +234,10 @@ PlanFile open_plan_file(const std::string& path) {
     r.cost_model = json.at("cost_model").get<std::string>();
     r.engine = json.at("engine").get<std::string>();
     r.restrictions.max_memory = json.at("max_memory").get<double>();
+    if (!(r.restrictions.max_memory > 0 && r.restrictions.max_memory <= 1)) {
+      throw Error(fmt::format("must be above 0 and at most 1: {}", r.restrictions.max_memory),
+                  path + ": /max_memory");
+    }
     r.training.dtype = parse_dtype(json.at("training").at("dtype").get<std::string>());
     r.import.dtype = r.training.dtype == DType::kF8 ? DType::kBf16 : r.training.dtype;
   } catch (const Json::exception&) {
@@ -235,6 +255,7 @@ PlanFile open_plan_file(const std::string& path) {
   }
   file.plan = plan_from_json(json, file.loaded.segments, path);
   file.plan.overrides = std::move(overrides);
+  take_degrees_from_stages(file.plan);
   file.loaded.request.training = file.plan.training;
   return file;
 }
@@ -303,11 +324,13 @@ Restrictions parse_wish(std::string_view text, const Restrictions& base) {
       wish.state = {parse_state_sharding(value)};
     } else if (key == "recompute") {
       wish.recompute = {parse_recompute(value)};
+    } else if (key == "schedule") {
+      wish.schedule = find_schedule(value).name;
     } else if (key == "sp" && (value == "true" || value == "false")) {
       wish.sp = value == "true";
     } else {
       throw Error(fmt::format("{} is no known degree", in_quotes(part)), "--why-not",
-                  "known: pp vpp tp cp dp ep etp mbs zero recompute sp=true|false");
+                  "known: pp vpp tp cp dp ep etp mbs zero recompute schedule sp=true|false");
     }
   }
   return wish;

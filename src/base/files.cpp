@@ -41,9 +41,11 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
   return content;
 }
 
-void write_file(const fs::path& path, std::string_view content, bool overwrite) {
+namespace {
+
+// Through links: their target is what is written. Devices, pipes and directories are left alone.
+fs::path writable_target(const fs::path& path, bool overwrite) {
   std::error_code error;
-  // Through links: their target is what is written. Devices, pipes and directories are left alone.
   fs::path target = fs::weakly_canonical(path, error);
   if (error || target.empty()) throw Error("cannot be written: " + error.message(), path.string());
   const fs::file_status status = fs::status(target, error);
@@ -57,6 +59,21 @@ void write_file(const fs::path& path, std::string_view content, bool overwrite) 
   } else if (status.type() != fs::file_type::not_found) {
     throw Error("cannot be written: " + error.message(), path.string());
   }
+  const fs::path parent = target.parent_path();
+  if (!parent.empty() && ::access(parent.c_str(), W_OK) != 0) {
+    throw Error("cannot be written", path.string(),
+                "check that the directory exists and is writable");
+  }
+  return target;
+}
+
+}  // namespace
+
+void check_writable(const fs::path& path, bool overwrite) { writable_target(path, overwrite); }
+
+void write_file(const fs::path& path, std::string_view content, bool overwrite) {
+  const fs::path target = writable_target(path, overwrite);
+  std::error_code error;
   fs::path temporary = target;
   temporary += fmt::format(".tmp{}", ::getpid());
   {

@@ -15,4 +15,8 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes
 /// file is ever seen. Throws Error when the file exists and `overwrite` is false.
 void write_file(const std::filesystem::path& path, std::string_view content, bool overwrite);
 
+/// Throws the Error that write_file would throw before it writes anything: for asking before long
+/// work.
+void check_writable(const std::filesystem::path& path, bool overwrite);
+
 }  // namespace meshwright

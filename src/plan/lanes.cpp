@@ -94,6 +94,26 @@ std::vector<Lane> lanes_of(const Plan& plan) {
   return lanes;
 }
 
+Degrees degrees_of(const Plan& plan, const Stage& stage, std::size_t lanes) {
+  Degrees d = plan.degrees;
+  const Mesh& mesh = stage.mesh;
+  const auto replicas = static_cast<std::size_t>(find_schedule(plan.schedule).replicas);
+  d.pp = static_cast<int>(lanes);
+  d.vpp = static_cast<int>(std::max<std::size_t>(plan.chunks.size() / (replicas * lanes), 1));
+  d.dp = mesh.size(stage.roles.data);
+  d.cp = mesh.size(stage.roles.context);
+  d.tp = mesh.size(stage.roles.tensor);
+  d.sp = stage.roles.sequence_parallel;
+  d.ep = mesh.size(stage.roles.expert);
+  d.etp = mesh.size(stage.roles.expert_tensor);
+  const std::int64_t parts = plan.micro_batches * d.dp;
+  d.micro_batch = plan.global_batch % parts == 0 ? plan.global_batch / parts : 0;
+  d.recompute = stage.recompute;
+  d.zero = stage.state;
+  d.zero_group = stage.state == StateSharding::kNone ? 0 : mesh.size(stage.state_axes);
+  return d;
+}
+
 std::vector<std::vector<int>> lanes_of_stages(const std::vector<Lane>& lanes) {
   std::vector<std::vector<int>> covered;
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
@@ -160,7 +180,12 @@ std::string refusal(const Schedule& schedule, const ScheduleShape& shape) {
   if (shape.chunks_per_stage < 1) {
     return fmt::format("{} needs a chunk on every stage", schedule.name);
   }
-  return std::string(schedule.refuses(shape));
+  const std::string_view reason = schedule.refuses(shape);
+  if (reason.empty() && schedule.vpp_max > 0 && shape.chunks_per_stage < schedule.vpp_min) {
+    return fmt::format("{} has {} or more chunks per stage, not {}", schedule.name,
+                       schedule.vpp_min, shape.chunks_per_stage);
+  }
+  return std::string(reason);
 }
 
 std::vector<std::vector<ScheduleItem>> pass_orders(const Schedule& schedule,
@@ -215,7 +240,8 @@ void fill_lanes(const Plan& plan, Program& program) {
                       "needs what chunk {} leaves on stage {}",
                       schedule.name, to, schedule.stage_of(shape, to), from,
                       schedule.stage_of(shape, from)),
-          "schedule", "cut the sequence of the model into slices first, or use interleaved");
+          "schedule",
+          "cut the sequence into slices first (plan --space terapipe), or use interleaved");
     }
   }
   if (!plan.order.empty()) {

@@ -15,6 +15,10 @@ namespace meshwright {
 /// a larger stage comes before a smaller one.
 std::vector<Lane> lanes_of(const Plan& plan);
 
+/// The degrees that a stage of a plan really has, whatever Plan::degrees says about where it came
+/// from; micro_batch is 0 when the batch is not split evenly.
+Degrees degrees_of(const Plan& plan, const Stage& stage, std::size_t lanes);
+
 /// Per stage the lanes that it covers, ascending.
 std::vector<std::vector<int>> lanes_of_stages(const std::vector<Lane>& lanes);
 

@@ -269,6 +269,18 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
   plan.training.dtype = training.at("dtype").parsed(parse_dtype);
   plan.training.optimizer = training.at("optimizer").text();
   plan.training.gradient_dtype = training.at("gradient_dtype").parsed(parse_dtype);
+  const auto one_of = [](const Node& node, std::initializer_list<std::string_view> legal) {
+    const std::string text = node.text();
+    std::string list;
+    for (std::string_view l : legal) {
+      if (text == l) return;
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", l);
+    }
+    throw Error(fmt::format("cannot be {}", in_quotes(text)), node.place(), "legal: " + list);
+  };
+  one_of(training.at("dtype"), {"bf16", "f16", "f32", "f8"});
+  one_of(training.at("optimizer"), {"adamw", "adam", "sgd"});
+  one_of(training.at("gradient_dtype"), {"f32", "bf16"});
   plan.global_batch = root.at("global_batch").integer(1, kMaxDimSize);
   plan.micro_batches = root.at("micro_batches").integer(1, 1 << 24);
   if (plan.global_batch % plan.micro_batches != 0) {

@@ -347,6 +347,9 @@ void LayoutSearch::select(SearchResult& result) {
   for (std::size_t i = 1; i < judged.size(); ++i) {
     judged[i].lost_because = why_lost(problem_, judged[i], judged[0]);
   }
+  // What the estimate took for too large may fit when judged.
+  const auto fitting = std::ranges::count_if(judged, [](const Judged& j) { return j.fits; });
+  result.fitting = std::max<std::int64_t>(result.fitting, fitting);
   result.ranking = std::move(judged);
 }
 

@@ -116,7 +116,7 @@ void RoundPlanner::add_rounds() {
     throw Error(
         fmt::format("{} needs a model that goes over the stages several times", schedule_.name),
         "schedule",
-        schedule_.slices ? "cut the sequence into slices first (transform slice_sequence)"
+        schedule_.slices ? "cut the sequence into slices first (plan --space terapipe)"
                          : "a model with recycling, such as evoformer-48; others train with 1f1b");
   }
   begin.push_back(static_cast<int>(segments_.size()));

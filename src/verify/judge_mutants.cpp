@@ -22,7 +22,7 @@ MutantTally MutantReport::total() const {
 
 MutantReport judge_mutants(const Program& program, const Plan& plan, const Graph& graph,
                            const std::vector<Segment>& segments, std::int64_t count,
-                           std::uint64_t seed) {
+                           std::uint64_t seed, const std::atomic<bool>* stop) {
   const std::span<const Mutation> kinds = all_mutations();
   MutantReport report;
   Evaluator evaluator(plan, graph, segments, seed);
@@ -41,6 +41,7 @@ MutantReport judge_mutants(const Program& program, const Plan& plan, const Graph
   std::int64_t made = 0;
   for (std::size_t k = 0; made < count; k = (k + 1) % kinds.size()) {
     if (std::all_of(idle.begin(), idle.end(), [](int i) { return i >= kGiveUp; })) break;
+    if (stop != nullptr && stop->load()) break;
     if (idle[k] >= kGiveUp) continue;
     Program mutant = program;
     const std::string where = kinds[k].apply(mutant, random);

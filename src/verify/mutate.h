@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -39,10 +40,11 @@ struct MutantReport {
 
 /// Makes `count` mutants, kinds in turn, and judges each: verify must reject it unless an
 /// evaluation with numbers (verify/evaluate.h) finds it equal to one device. The program itself
-/// must be proved. Throws Error when the graph is too large to evaluate.
+/// must be proved. `stop` (Ctrl-C) ends early with what was judged so far. Throws Error when the
+/// graph is too large to evaluate.
 MutantReport judge_mutants(const Program& program, const Plan& plan, const Graph& graph,
                            const std::vector<Segment>& segments, std::int64_t count,
-                           std::uint64_t seed);
+                           std::uint64_t seed, const std::atomic<bool>* stop = nullptr);
 
 /// A table, one line per kind, and what was missed.
 std::string to_string(const MutantReport& report);

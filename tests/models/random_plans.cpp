@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/builder.h"
+#include "plan/lanes.h"
 #include "plan/schedule.h"
 
 namespace meshwright {
@@ -215,7 +216,7 @@ RandomPlan Maker::make() {
         pick(0, static_cast<std::int64_t>(all_schedules().size()) - 1))];
     shape.chunks_per_stage = static_cast<int>(pick(1, 2));
     if (s->slices || s->recycles || s->takes_everywhere || shape.chunks() > segments) continue;
-    if ((s->replicas == 1 || alike_) && s->refuses(shape).empty()) schedule = s;
+    if ((s->replicas == 1 || alike_) && refusal(*s, shape).empty()) schedule = s;
   }
   plan.schedule = schedule->name;
   int first_device = 0;

@@ -20,6 +20,7 @@ namespace {
 std::string_view refuses(const ScheduleShape& shape) {
   if (shape.chunks_per_stage != 1) return "chimera has one chunk per stage and direction";
   if (shape.stages % 2 != 0) return "chimera needs an even number of stages";
+  if (shape.micro_batches < 2) return "chimera needs two micro-batches, one per direction";
   return "";
 }
 
