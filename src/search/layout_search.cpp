@@ -256,8 +256,9 @@ void LayoutSearch::enumerate(int devices) {
     if (facts_.heads > 0 && facts_.heads % tp != 0) continue;
     for (std::int64_t cp : divisors(devices / tp)) {
       if (!r.cp.contains(cp)) continue;
-      // Fewer than 512 positions per device leave attention nothing to hide the ring behind.
-      if (cp > 1 && !r.cp.listed() && facts_.seq / cp < 512) break;
+      // Fewer than 512 positions per device leave attention nothing to hide the ring behind; leave
+      // them out unless asked for.
+      if (cp > 1 && r.cp.contains(1) && !r.cp.listed() && facts_.seq / cp < 512) break;
       for (std::int64_t pp : divisors(devices / (tp * cp))) {
         if (!r.pp.contains(pp) || pp > std::max(facts_.layers, 1)) continue;
         const std::int64_t dp = devices / (tp * cp * pp);

@@ -24,7 +24,7 @@ std::vector<Degrees> layouts(const Problem& problem, const ModelFacts& facts, in
     for (std::int64_t pp : divisors(devices / tp)) {
       if (!r.pp.contains(pp) || (pp == 1 && !r.pp.pinned())) continue;
       for (std::int64_t cp : divisors(devices / (tp * pp))) {
-        if (!r.cp.contains(cp) || (cp > 1 && !r.cp.pinned())) continue;
+        if (!r.cp.contains(cp) || (cp > 1 && r.cp.contains(1))) continue;
         const std::int64_t dp = devices / (tp * pp * cp);
         if (!r.dp.contains(dp) || problem.global_batch % dp != 0) continue;
         Degrees d;
