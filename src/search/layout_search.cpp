@@ -425,9 +425,13 @@ namespace {
 bool rounds(const Problem& problem) {
   const auto& schedule = problem.restrictions.schedule;
   if (!schedule || !made_of_rounds(find_schedule(*schedule))) return false;
-  if (problem.space && (problem.space->overrides || !problem.space->space.rules.empty())) {
-    throw Error(fmt::format("rules about operators are not obeyed under {}", *schedule),
-                problem.space->space.source, "leave them out, or use another schedule");
+  if (!problem.space) return true;
+  for (const SpaceRule& r : problem.space->space.rules) {
+    if (!r.limits_splits() && !r.recompute) continue;
+    throw Error(fmt::format("rule {}: how operators are split and recomputed follows from the "
+                            "degrees under {}",
+                            r.name, *schedule),
+                r.place, "leave it out, or use another schedule");
   }
   return true;
 }

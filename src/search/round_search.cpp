@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "plan/check.h"
@@ -58,6 +60,24 @@ std::vector<Degrees> layouts(const Problem& problem, const ModelFacts& facts, in
   return list;
 }
 
+// The rule that says of a segment that it may not run where the plan has it; empty = none.
+std::string_view broken_pin(const Problem& problem, const Plan& plan) {
+  if (!problem.space) return {};
+  for (const SegmentPin& pin : problem.space->pins) {
+    for (const Chunk& chunk : plan.chunks) {
+      const auto inside =
+          std::lower_bound(pin.segments.begin(), pin.segments.end(), chunk.first_segment);
+      if (inside == pin.segments.end() || *inside >= chunk.last_segment) continue;
+      const Mesh& mesh = plan.stages[static_cast<std::size_t>(chunk.stage)].mesh;
+      if (takes_in(pin.placement, chunk.stage, plan.degrees.pp, mesh, plan.degrees.devices()) ==
+          pin.forbidden) {
+        return pin.author;
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 SearchResult search_rounds(const Problem& problem, const SearchControl& control) {
@@ -76,6 +96,7 @@ SearchResult search_rounds(const Problem& problem, const SearchControl& control)
   double best = 0;
   std::string best_layout;
   SegmentLowering lowering(problem.graph, problem.segments);
+  std::map<std::string, std::int64_t> forbidden;
   for (const Degrees& d : list) {
     const bool late = control.time_limit_seconds > 0 && elapsed() > control.time_limit_seconds;
     if (late || (control.stop != nullptr && control.stop->load())) {
@@ -86,12 +107,26 @@ SearchResult search_rounds(const Problem& problem, const SearchControl& control)
     try {
       plan = make_round_plan(problem.graph, problem.segments, problem.cluster, problem.training,
                              problem.global_batch, d, schedule);
+      if (problem.space) {
+        plan.order = orders_of(problem.space->order, plan, problem.graph, problem.segments);
+      }
     } catch (const Error& e) {
       if (!refused) refused = e;
       continue;
     }
+    if (const std::string_view rule = broken_pin(problem, plan); !rule.empty()) {
+      ++forbidden[std::string(rule)];
+      continue;
+    }
+    Judged judged;
+    try {
+      judged = judge(problem, std::move(plan), lowering);
+    } catch (const Error& e) {
+      // Orders may contradict what the schedule's passes need of each other.
+      if (!refused) refused = e;
+      continue;
+    }
     ++result.legal;
-    Judged judged = judge(problem, std::move(plan), lowering);
     ++result.simulated;
     result.fitting += judged.fits;
     if (judged.fits && (best == 0 || judged.step().value < best)) {
@@ -104,7 +139,8 @@ SearchResult search_rounds(const Problem& problem, const SearchControl& control)
           {result.simulated, static_cast<std::int64_t>(list.size()), Seconds(best), best_layout});
     }
   }
-  if (result.ranking.empty() && refused) throw *refused;
+  result.forbidden.assign(forbidden.begin(), forbidden.end());
+  if (result.ranking.empty() && forbidden.empty() && refused) throw *refused;
   const auto most_memory = [](const Judged& j) {
     double most = 0;
     for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);

@@ -86,11 +86,6 @@ void check_degree(const PlanBuilder& b, const std::vector<int>& ops, const std::
                   fmt::join(known, ", ")));
 }
 
-bool limits_splits(const SpaceRule& r) {
-  return r.replicate || !r.split.empty() || !r.must_split.empty() || !r.degree.empty() ||
-         r.allow.has_value() || r.forbid.has_value();
-}
-
 // One rule, as calls of the primitives. Returns the operators that it matches.
 std::vector<int> run_rule(PlanBuilder& b, const SpaceRule& r, RuleReach& reach) {
   const std::vector<int> ops = b.find(r.match);
@@ -129,7 +124,7 @@ CompiledSpace compile_space(const PlanSpace& space, const Graph& graph,
     try {
       const std::vector<int> ops = run_rule(builder, rule, reach);
       reach.ops = static_cast<std::int64_t>(ops.size());
-      if (limits_splits(rule)) {
+      if (rule.limits_splits()) {
         for (int op : ops) rules_of_op[op].push_back(static_cast<int>(i));
       }
     } catch (const Error& e) {
@@ -247,7 +242,7 @@ bool LayoutFilter::may_run(int segment, int stage, const Degrees& degrees) const
   const Mesh mesh = make_stage(degrees, facts_.all_kv_heads, stage).mesh;
   return std::all_of(pins_of_segment_[s].begin(), pins_of_segment_[s].end(), [&](int p) {
     const SegmentPin& pin = space_.pins[static_cast<std::size_t>(p)];
-    return takes_in(pin.placement, stage, degrees.pp, mesh) != pin.forbidden;
+    return takes_in(pin.placement, stage, degrees.pp, mesh, degrees.devices()) != pin.forbidden;
   });
 }
 
@@ -262,7 +257,7 @@ int LayoutFilter::broken_rule(const Degrees& d) {
     bool some = false;
     for (int s = 0; s < d.pp && !some; ++s) {
       const Mesh mesh = make_stage(d, facts_.all_kv_heads, s).mesh;
-      some = takes_in(pin.placement, s, d.pp, mesh) != pin.forbidden;
+      some = takes_in(pin.placement, s, d.pp, mesh, d.devices()) != pin.forbidden;
     }
     if (!some) return rule_named(pin.author);
   }

@@ -226,7 +226,15 @@ std::vector<const Schedule*> SpaceCounter::schedules(const Degrees& d) const {
         std::find(allowed.begin(), allowed.end(), schedule->name) == allowed.end()) {
       continue;
     }
-    if (d.vpp < schedule->vpp_min || d.vpp > schedule->vpp_max) continue;
+    // Of a schedule of rounds, named as such, the degrees are legal when those of a pipeline are.
+    const bool rounds = schedule->vpp_max == 0;
+    if (rounds && allowed.empty()) continue;
+    if (d.vpp < schedule->vpp_min || d.vpp > std::max(schedule->vpp_max, 1)) continue;
+    if (rounds) {
+      if (d.pp > 1 && degrees_legal(facts_, cluster_.device_count(), global_batch_, d, "1f1b"))
+        list.push_back(schedule);
+      continue;
+    }
     if (degrees_legal(facts_, cluster_.device_count(), global_batch_, d, schedule->name)) {
       list.push_back(schedule);
     }
@@ -245,6 +253,13 @@ void SpaceCounter::visit(Degrees d) {
       for (const Schedule* schedule : schedules(d)) {
         const double choices = static_cast<double>(states(d));
         if (choices == 0) continue;
+        if (schedule->vpp_max == 0) {
+          // Cuts and strategies follow from the model's rounds and the degrees.
+          const auto& modes = space_.restrictions.recompute;
+          const double recomputes = modes.empty() ? 3 : static_cast<double>(modes.size());
+          total_ = log_add(total_, std::log10(choices * recomputes));
+          continue;
+        }
         const double log_cuts = cuts(d, *schedule);
         if (std::isinf(log_cuts)) continue;
         total_ = log_add(total_, std::log10(choices) + log_cuts + recomputes() + strategies(d));

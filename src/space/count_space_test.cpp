@@ -73,7 +73,7 @@ double brute_force(const CompiledSpace& space, const Graph& graph,
                       for (int replica = 0; replica < schedule->replicas && chunk < pp * vpp;
                            ++replica) {
                         const int on = schedule->stage_of(shape, replica * pp * vpp + chunk);
-                        legal &= takes_in(pin.placement, on, pp, {}) != pin.forbidden;
+                        legal &= takes_in(pin.placement, on, pp, {}, 0) != pin.forbidden;
                       }
                     }
                   }

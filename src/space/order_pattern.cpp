@@ -21,7 +21,7 @@ Phase phase_of(const OrderPoint& p) {
 // Chunks that a point speaks of when the variable of stages has this value.
 std::vector<int> chunks_of(const OrderPoint& p, int variable, const Plan& plan,
                            const std::vector<char>& holds) {
-  const int stages = static_cast<int>(plan.stages.size());
+  const int stages = plan.degrees.pp;  // A stage over all devices is none of them.
   std::int64_t stage = p.stage.offset;
   if (p.stage.variable)
     stage += variable;

@@ -69,6 +69,12 @@ struct SpaceRule {
   Placement forbid_placement;
   std::optional<Recompute> recompute;  ///< Of the segments of matched operators.
   std::vector<StateSharding> state;    ///< Of the stages of matched operators; empty = any.
+
+  /// Whether it says anything about how operators are split.
+  bool limits_splits() const {
+    return replicate || !split.empty() || !must_split.empty() || !degree.empty() ||
+           allow.has_value() || forbid.has_value();
+  }
 };
 
 /// A rewriting of the graph that comes before everything else (op-trans with an algorithm).

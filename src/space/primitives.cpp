@@ -383,7 +383,8 @@ void op_order(PlanBuilder& b, const OrderPattern& rule, std::string_view) {
   }
 }
 
-bool takes_in(const Placement& p, int stage, int stages, const Mesh& mesh) {
+bool takes_in(const Placement& p, int stage, int stages, const Mesh& mesh, int devices_of_plan) {
+  if (p.every_device && mesh.device_count() != devices_of_plan) return false;
   if (!p.stages.empty() && std::none_of(p.stages.begin(), p.stages.end(),
                                         [&](int s) { return (s < 0 ? stages + s : s) == stage; })) {
     return false;
@@ -411,7 +412,7 @@ Plan build(const PlanBuilder& b, const Cluster& cluster, const Training& trainin
       for (int segment : pin.segments) {
         if (segment < chunk.first_segment || segment >= chunk.last_segment) continue;
         const Mesh& mesh = plan.stages[static_cast<std::size_t>(chunk.stage)].mesh;
-        if (takes_in(pin.placement, chunk.stage, static_cast<int>(plan.stages.size()), mesh) !=
+        if (takes_in(pin.placement, chunk.stage, degrees.pp, mesh, degrees.devices()) !=
             pin.forbidden) {
           continue;
         }

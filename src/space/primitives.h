@@ -105,7 +105,8 @@ void op_order(PlanBuilder& builder, const OrderPattern& rule, std::string_view a
 Plan build(const PlanBuilder& builder, const Cluster& cluster, const Training& training,
            std::int64_t global_batch, const Degrees& degrees, const std::vector<int>& cuts);
 
-/// Whether a placement takes a stage of a pipeline with `stages` stages in; `mesh` is the stage's.
-bool takes_in(const Placement& placement, int stage, int stages, const Mesh& mesh);
+/// Whether a placement takes a stage of a pipeline with `stages` stages on `devices` devices in;
+/// `mesh` is the stage's.
+bool takes_in(const Placement& placement, int stage, int stages, const Mesh& mesh, int devices);
 
 }  // namespace meshwright
