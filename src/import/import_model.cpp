@@ -79,7 +79,13 @@ Model import_graph(const fs::path& path, const ImportOptions& options) {
                             model.seq, options.seq),
                 source, "leave --seq out");
   }
-  if (options.global_batch != ImportOptions().global_batch) {
+  const bool batched = std::ranges::any_of(model.graph.values, [](const Value& value) {
+    return std::ranges::any_of(value.type.dims, [](const Dim& d) { return d.name == "batch"; });
+  });
+  if (!batched) {
+    model.notes.push_back(
+        "no dimension is named 'batch': the graph is one sample, which nothing splits");
+  } else if (options.global_batch != ImportOptions().global_batch) {
     set_batch(model, shape.batch, source);
   }
   return model;

@@ -180,9 +180,11 @@ std::string plan_text(const Problem& problem, const ModelSummary& model, const J
   text += fmt::format(
       "         {} schedule, {} micro-batches of {} per replica; layers per chunk: {}\n",
       plan.schedule, plan.micro_batches, plan.degrees.micro_batch, cut_text(problem, plan));
-  text += fmt::format("step     {}   {} {}/s   {:.0f} {}/s/device   MFU {:.1f} %\n",
+  text += fmt::format("step     {}   {} {}/s   {} {}/s/device   MFU {:.1f} %\n",
                       format_seconds(judged.step()), format_count(tokens), model.unit,
-                      tokens / devices, model.unit, 100 * mfu(problem, model, judged));
+                      tokens / devices < 10 ? fmt::format("{:.2f}", tokens / devices)
+                                            : fmt::format("{:.0f}", tokens / devices),
+                      model.unit, 100 * mfu(problem, model, judged));
   double dollars = 0;
   for (const Stage& stage : own_stages(judged)) {
     dollars += stage.mesh.device_count() *
