@@ -97,6 +97,12 @@ Loaded load(Request request) {
   } else {
     loaded.segments = find_segments(loaded.model.graph);
   }
+  const auto& modes = r.restrictions.recompute;
+  if (std::find(modes.begin(), modes.end(), Recompute::kParts) != modes.end() &&
+      !has_co_shards(loaded.model.graph)) {
+    throw Error("parts: no operator of the model comes in parts", "--recompute",
+                "a plan space with the transform co_shard makes them: --space co-shard");
+  }
   if (r.restrictions.devices > loaded.cluster.device_count()) {
     throw Error(fmt::format("{} devices are wanted, but {} has {}", r.restrictions.devices,
                             loaded.cluster.name, loaded.cluster.device_count()),

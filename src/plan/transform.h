@@ -32,6 +32,9 @@ const Transform& find_transform(std::string_view name);
 /// Finds the transform and applies it; checks the result's operators.
 Graph apply_transform(const Graph& graph, const TransformRequest& request);
 
+/// Whether any operator is a part that `co_shard` made.
+bool has_co_shards(const Graph& graph);
+
 /// Most parts of one transform (operands of `concat`).
 inline constexpr int kMaxTransformParts = 64;
 

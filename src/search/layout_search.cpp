@@ -58,6 +58,9 @@ class LayoutSearch {
         enough_(enough),
         estimator_(problem),
         facts_(estimator_.facts()),
+        ruled_(problem.space &&
+               std::any_of(problem.space->space.rules.begin(), problem.space->space.rules.end(),
+                           [](const SpaceRule& r) { return r.limits_splits(); })),
         start_(std::chrono::steady_clock::now()) {}
 
   SearchResult run();
@@ -85,6 +88,8 @@ class LayoutSearch {
   const Enough enough_;
   LayoutEstimator estimator_;
   const ModelFacts& facts_;
+  // Rules about splits may leave only what would be left out as never the best.
+  const bool ruled_;
   std::chrono::steady_clock::time_point start_;
   std::vector<Estimate> fitting_;
   std::vector<Estimate> overflowing_;  // The closest to fitting.
@@ -198,7 +203,10 @@ void LayoutSearch::visit(Degrees d) {
   const auto states = [&] {
     if (!r.state.empty()) return r.state;
     if (d.dp * d.cp == 1) return std::vector{StateSharding::kNone};
-    return std::vector{StateSharding::kZero1, StateSharding::kZero3};
+    std::vector<StateSharding> list;
+    if (ruled_ || enough_ != Enough::kAll) list.push_back(StateSharding::kNone);
+    list.insert(list.end(), {StateSharding::kZero1, StateSharding::kZero3});
+    return list;
   }();
   const auto recomputes =
       r.recompute.empty() ? std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull}
@@ -258,7 +266,7 @@ void LayoutSearch::enumerate(int devices) {
       if (!r.cp.contains(cp)) continue;
       // Fewer than 512 positions per device leave attention nothing to hide the ring behind; leave
       // them out unless asked for.
-      if (cp > 1 && r.cp.contains(1) && !r.cp.listed() && facts_.seq / cp < 512) break;
+      if (cp > 1 && r.cp.contains(1) && !r.cp.listed() && !ruled_ && facts_.seq / cp < 512) break;
       for (std::int64_t pp : divisors(devices / (tp * cp))) {
         if (!r.pp.contains(pp) || pp > std::max(facts_.layers, 1)) continue;
         const std::int64_t dp = devices / (tp * cp * pp);

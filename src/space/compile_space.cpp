@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/spelling.h"
 #include "plan/schedule.h"
+#include "plan/transform.h"
 #include "space/limits.h"
 
 namespace meshwright {
@@ -109,6 +110,22 @@ std::vector<int> run_rule(PlanBuilder& b, const SpaceRule& r, RuleReach& reach) 
   return ops;
 }
 
+// Recomputing parts one by one takes parts.
+void check_parts(const PlanSpace& space, const Graph& graph) {
+  if (has_co_shards(graph)) return;
+  const auto refuse = [](const std::string& place) {
+    throw Error("recompute parts: no operator of the model comes in parts", place,
+                "the transform co_shard makes them");
+  };
+  for (const SpaceDegree& d : space.degrees) {
+    if (d.key == "recompute" && std::ranges::count(d.names, recompute_name(Recompute::kParts)) > 0)
+      refuse(d.place);
+  }
+  for (const SpaceRule& r : space.rules) {
+    if (r.recompute == Recompute::kParts) refuse(r.place);
+  }
+}
+
 }  // namespace
 
 CompiledSpace compile_space(const PlanSpace& space, const Graph& graph,
@@ -116,6 +133,7 @@ CompiledSpace compile_space(const PlanSpace& space, const Graph& graph,
   CompiledSpace compiled;
   compiled.space = space;
   read_degrees(space, compiled);
+  check_parts(space, graph);
   PlanBuilder builder(graph, segments);
   std::map<int, std::vector<int>> rules_of_op;
   for (std::size_t i = 0; i < space.rules.size(); ++i) {

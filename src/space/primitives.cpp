@@ -331,6 +331,9 @@ void op_order(PlanBuilder& b, const OrderPattern& rule, std::string_view) {
       for (std::int64_t s : stages) {
         const Pass x = pass(r.before, i, s), y = pass(r.after, i, s);
         if (x.micro_batch < 0 || y.micro_batch < 0) continue;
+        // Numbers below 0 count from the last stage; s does not go there.
+        if (r.before.stage.variable && x.stage < 0) continue;
+        if (r.after.stage.variable && y.stage < 0) continue;
         after[x].insert(y);
         after[y];
       }
@@ -351,7 +354,8 @@ void op_order(PlanBuilder& b, const OrderPattern& rule, std::string_view) {
     std::vector<std::pair<Pass, std::vector<Pass>>> way;
     const auto enter = [&](const Pass& p) {
       state[p] = 1;
-      way.push_back({p, {after[p].begin(), after[p].end()}});
+      // The lowest is taken first, from the end.
+      way.push_back({p, {after[p].rbegin(), after[p].rend()}});
     };
     enter(start);
     while (!way.empty()) {

@@ -329,6 +329,14 @@ Graph apply(const Graph& graph, const TransformRequest& request) {
 
 }  // namespace
 
+bool has_co_shards(const Graph& graph) {
+  return std::ranges::any_of(graph.ops, [](const Op& op) {
+    const std::size_t at = op.name.find("@co");
+    return at != std::string::npos && at + 3 < op.name.size() && op.name[at + 3] >= '0' &&
+           op.name[at + 3] <= '9';
+  });
+}
+
 const Transform kCoShard = {
     .name = "co_shard",
     .summary = "splits matched operators along a factor; the parts run in turn on one device",
