@@ -498,6 +498,15 @@ SearchResult search_layouts(const Problem& problem, const SearchControl& control
     result.ranking[i].lost_because = why_lost(problem, result.ranking[i], result.ranking[0]);
   }
   result.forbidden.assign(forbidden.begin(), forbidden.end());
+  if (problem.space && !result.ranking.empty()) {
+    for (const SpaceOrder& order : problem.space->space.order) {
+      const Plan& best = result.ranking[0].plan;
+      if (!orders_of({order.rule}, best, problem.graph, problem.segments).empty()) continue;
+      result.note +=
+          fmt::format("{}order {} says nothing about the best plan, which lacks such passes",
+                      result.note.empty() ? "" : "; ", order.name);
+    }
+  }
   return result;
 }
 

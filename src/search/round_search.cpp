@@ -21,6 +21,9 @@ namespace {
 std::vector<Degrees> layouts(const Problem& problem, const ModelFacts& facts, int devices) {
   const Restrictions& r = problem.restrictions;
   std::vector<Degrees> list;
+  // Chunks follow from the rounds; experts are not shared out, nor state by host.
+  if (!r.vpp.contains(1) || !r.ep.contains(1) || !r.etp.contains(1) || r.hybrid == true)
+    return list;
   for (std::int64_t tp : divisors(devices)) {
     if (!r.tp.contains(tp)) continue;
     for (std::int64_t pp : divisors(devices / tp)) {

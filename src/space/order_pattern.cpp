@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/path_pattern.h"
+#include "plan/schedule.h"
 
 namespace meshwright {
 namespace {
@@ -62,7 +63,9 @@ std::vector<OrderRule> orders_of(const std::vector<OrderPattern>& patterns, cons
   };
   const int stages = static_cast<int>(plan.stages.size());
   const std::int64_t m = plan.micro_batches;
+  const bool weights = find_schedule(plan.schedule).splits_backward;
   for (const OrderPattern& p : patterns) {
+    if (!weights && (p.before.phase == "weight" || p.after.phase == "weight")) continue;
     const std::vector<char> before_holds = holders(p.before, plan, graph, segments);
     const std::vector<char> after_holds = holders(p.after, plan, graph, segments);
     const bool stage_varies = p.before.stage.variable || p.after.stage.variable;
