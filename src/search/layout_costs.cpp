@@ -93,6 +93,14 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
     const MemoryBreakdown m = stage_memory(contents, costs->stage, problem_.training, e);
     c.fixed_memory = (m.parameters + m.gradients + m.optimizer).value;
     c.transient += m.communication.value;
+    if (costs->stage.state == StateSharding::kZero3) {
+      // What is gathered whole is there for a segment at a time, not for all that a stage holds.
+      double elements = 0;
+      for (const ParameterShard& p : c.program.parameters) elements += p.elements;
+      const double gathered = 2 * elements * problem_.training.parameter_bytes();
+      c.fixed_memory -= gathered;
+      c.transient += gathered;
+    }
     // Only the parameters are asked for again; a search holds thousands of these.
     SegmentProgram kept;
     kept.parameters = std::move(c.program.parameters);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "models/test_models.h"
 #include "search/judge.h"
+#include "search/layout_estimate.h"
 
 namespace meshwright {
 namespace {
@@ -100,6 +101,22 @@ TEST(LayoutSearch, CountsTheSumOfTiedEmbeddings) {
     const double flat =
         judged({.dp = 3, .tp = 4, .sp = true, .micro_batch = mbs, .zero = StateSharding::kZero1});
     EXPECT_LE(result.ranking[0].step().value, 1.01 * std::min(split, flat)) << mbs;
+  }
+}
+
+// Parameters that are gathered whole are there for a segment at a time, however many there are.
+TEST(LayoutSearch, EstimatesTheMemoryOfShardedParameters) {
+  TestModelSizes sizes = kMedium;
+  sizes.layers = 48;
+  const Case c(sizes, "a100-80:1x4");
+  const Problem problem = c.problem();
+  for (const StateSharding zero : {StateSharding::kZero1, StateSharding::kZero3}) {
+    const Degrees d{.dp = 4, .zero = zero, .recompute = Recompute::kFull};
+    const Judged judged = judge_degrees(problem, d);
+    const double used = judged.timeline.memory[0].total().value;
+    const double usable = usable_memory(problem, judged.plan.stages[0]).value;
+    const double estimated = usable + LayoutEstimator(problem).estimate(d).overflow;
+    EXPECT_NEAR(estimated / used, 1, 0.05) << state_sharding_name(zero);
   }
 }
 
