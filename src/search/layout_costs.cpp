@@ -97,9 +97,9 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
       // What is gathered whole is there for a segment at a time, not for all that a stage holds.
       double elements = 0;
       for (const ParameterShard& p : c.program.parameters) elements += p.elements;
-      const double gathered = 2 * elements * problem_.training.parameter_bytes();
-      c.fixed_memory -= gathered;
-      c.transient += gathered;
+      const double whole = elements * problem_.training.parameter_bytes();
+      c.fixed_memory -= 2 * whole;
+      c.gathered = whole * (3 + e.fragmentation);
     }
     // Only the parameters are asked for again; a search holds thousands of these.
     SegmentProgram kept;

@@ -20,6 +20,7 @@ struct ClassCost {
   double fixed_memory = 0;     ///< Parameters, gradients, optimizer state of one copy, bytes.
   double saved = 0;            ///< Activations per micro-batch in flight, bytes.
   double transient = 0;        ///< At its peak besides, bytes.
+  double gathered = 0;         ///< Its parameters whole while it is at work (ZeRO-3), bytes.
 };
 
 /// All classes under one layout: everything about degrees that does not depend on how the pipeline

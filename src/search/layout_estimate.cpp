@@ -134,7 +134,7 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
   const LayoutCosts& costs = costs_.costs(d);
   const int replicas = schedule_ != nullptr ? schedule_->replicas : 1;
   double memory = 0;
-  double transient = 0;
+  double transient = 0, gathered = 0;
   Seconds serial[2], traffic[2];
   for (std::size_t k = 0; k < costs.classes.size(); ++k) {
     const ClassCost& c = costs.classes[k];
@@ -144,6 +144,7 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
     }
     memory += class_count_[k] * (replicas * fixed_memory(c, d, costs.stage) + c.saved);
     transient = std::max(transient, c.transient);
+    gathered = std::max(gathered, c.gathered);
   }
   // A tied embedding may be held once.
   if (d.pp == 1) memory -= costs.classes.back().fixed_memory;
@@ -166,7 +167,7 @@ Estimate LayoutEstimator::bound(const Degrees& d) {
   Estimate result;
   result.degrees = d;
   result.seconds = m * time / speed;
-  result.overflow = memory / d.pp + transient + e.context.value - usable;
+  result.overflow = memory / d.pp + transient + gathered + e.context.value - usable;
   return result;
 }
 
@@ -193,8 +194,11 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
   for (int c = 0; c < chunks * schedule.replicas; ++c) {
     on_stage.push_back(schedule.stage_of(shape, c));
   }
-  double transient = 0;
-  for (const ClassCost& c : costs.classes) transient = std::max(transient, c.transient);
+  double transient = 0, gathered = 0;
+  for (const ClassCost& c : costs.classes) {
+    transient = std::max(transient, c.transient);
+    gathered = std::max(gathered, c.gathered);
+  }
   CutInstance cut;
   cut.time.reserve(n);
   std::vector<double> class_fixed;
@@ -205,7 +209,7 @@ Estimate LayoutEstimator::estimate(const Degrees& d, bool balance) {
     cut.fixed_memory.push_back(class_fixed[k] * schedule.replicas);
     cut.saved.push_back(costs.classes[k].saved);
   }
-  const double reserve = e.context.value + transient;
+  const double reserve = e.context.value + transient + gathered;
   if (chunks == 1) {
     double tied = 0;
     std::map<std::int32_t, int> shared;

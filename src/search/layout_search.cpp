@@ -326,7 +326,6 @@ void LayoutSearch::select(SearchResult& result) {
     if (!std::isfinite(e.overflow)) continue;
     if (++per_shape[{e.degrees.pp, e.degrees.tp, e.degrees.cp, e.degrees.ep}] > 4) continue;
     if (fits && problem_.objective != Objective::kMemory && e.seconds > slowest_of_interest) break;
-    if (fits && judged.empty()) slowest_of_interest = e.seconds * 2;
     Plan plan = plan_of(problem_, e.degrees, e.cuts);
     // A plan may be unlike any that can run: stages that share a parameter and hold it differently.
     try {
@@ -337,6 +336,8 @@ void LayoutSearch::select(SearchResult& result) {
     }
     ++result.simulated;
     enough += !fits || judged.back().fits;
+    if (fits && judged.back().fits)
+      slowest_of_interest = std::min(slowest_of_interest, e.seconds * 2);
     // The other order of ranks: pipeline neighbours closer than replicas. It matters only between
     // hosts.
     if (fits && enough <= kOrdersTried && e.degrees.pp > 1 && e.degrees.dp > 1 &&
