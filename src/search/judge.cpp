@@ -97,4 +97,29 @@ std::string why_lost(const Problem& problem, const Judged& loser, const Judged& 
   return text;
 }
 
+bool ranks_before(const Problem& problem, const Judged& a, const Judged& b) {
+  if (a.fits != b.fits) return a.fits;
+  const auto key = [&](const Judged& j) {
+    double most = 0;
+    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
+    return !j.fits || problem.objective == Objective::kMemory ? most : j.step().value;
+  };
+  return key(a) < key(b);
+}
+
+void rank(const Problem& problem, std::vector<Judged>& judged, int top) {
+  std::stable_sort(judged.begin(), judged.end(),
+                   [&](const Judged& a, const Judged& b) { return ranks_before(problem, a, b); });
+  if (judged.size() > static_cast<std::size_t>(top)) judged.resize(static_cast<std::size_t>(top));
+  for (std::size_t i = 1; i < judged.size(); ++i) {
+    judged[i].lost_because = why_lost(problem, judged[i], judged[0]);
+  }
+}
+
+SearchStatus status_of(const std::vector<Judged>& ranking, bool interrupted) {
+  if (ranking.empty()) return SearchStatus::kNothingLegal;
+  if (!ranking[0].fits) return SearchStatus::kNothingFits;
+  return interrupted ? SearchStatus::kInterrupted : SearchStatus::kFound;
+}
+
 }  // namespace meshwright

@@ -36,17 +36,6 @@ constexpr double kWorthPricing = 1.25;
 // The best few layouts are tried in both orders of ranks.
 constexpr std::size_t kOrdersTried = 8;
 
-// Whether a judged plan is better than another.
-bool ranks_before(const Problem& problem, const Judged& a, const Judged& b) {
-  if (a.fits != b.fits) return a.fits;
-  const auto key = [&](const Judged& j) {
-    double most = 0;
-    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
-    return !j.fits || problem.objective == Objective::kMemory ? most : j.step().value;
-  };
-  return key(a) < key(b);
-}
-
 // When a search may stop before it has seen everything.
 enum class Enough { kAll, kLegal, kFitting };
 
@@ -350,13 +339,7 @@ void LayoutSearch::select(SearchResult& result) {
     }
   }
   if (judged.empty() && refused) throw *refused;
-  std::stable_sort(judged.begin(), judged.end(),
-                   [&](const Judged& a, const Judged& b) { return ranks_before(problem_, a, b); });
-  if (judged.size() > static_cast<std::size_t>(control_.top))
-    judged.resize(static_cast<std::size_t>(control_.top));
-  for (std::size_t i = 1; i < judged.size(); ++i) {
-    judged[i].lost_because = why_lost(problem_, judged[i], judged[0]);
-  }
+  rank(problem_, judged, control_.top);
   // What the estimate took for too large may fit when judged.
   const auto fitting = std::ranges::count_if(judged, [](const Judged& j) { return j.fits; });
   result.fitting = std::max<std::int64_t>(result.fitting, fitting);
@@ -392,12 +375,7 @@ SearchResult LayoutSearch::run() {
   select(result);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   result.elapsed_seconds = elapsed.count();
-  if (result.ranking.empty())
-    result.status = SearchStatus::kNothingLegal;
-  else if (!result.ranking[0].fits)
-    result.status = SearchStatus::kNothingFits;
-  else
-    result.status = interrupted_ ? SearchStatus::kInterrupted : SearchStatus::kFound;
+  result.status = status_of(result.ranking, interrupted_);
   return result;
 }
 
@@ -490,14 +468,7 @@ SearchResult search_layouts(const Problem& problem, const SearchControl& control
     result.elapsed_seconds += r.elapsed_seconds;
     std::move(r.ranking.begin(), r.ranking.end(), std::back_inserter(result.ranking));
   }
-  std::stable_sort(result.ranking.begin(), result.ranking.end(),
-                   [&](const Judged& a, const Judged& b) { return ranks_before(problem, a, b); });
-  if (result.ranking.size() > static_cast<std::size_t>(control.top)) {
-    result.ranking.resize(static_cast<std::size_t>(control.top));
-  }
-  for (std::size_t i = 1; i < result.ranking.size(); ++i) {
-    result.ranking[i].lost_because = why_lost(problem, result.ranking[i], result.ranking[0]);
-  }
+  rank(problem, result.ranking, control.top);
   result.forbidden.assign(forbidden.begin(), forbidden.end());
   if (problem.space && !result.ranking.empty()) {
     for (const SpaceOrder& order : problem.space->space.order) {

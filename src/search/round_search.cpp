@@ -144,28 +144,9 @@ SearchResult search_rounds(const Problem& problem, const SearchControl& control)
   }
   result.forbidden.assign(forbidden.begin(), forbidden.end());
   if (result.ranking.empty() && forbidden.empty() && refused) throw *refused;
-  const auto most_memory = [](const Judged& j) {
-    double most = 0;
-    for (const MemoryBreakdown& m : j.timeline.memory) most = std::max(most, m.total().value);
-    return most;
-  };
-  std::stable_sort(result.ranking.begin(), result.ranking.end(),
-                   [&](const Judged& a, const Judged& b) {
-                     if (a.fits != b.fits) return a.fits;
-                     if (!a.fits || problem.objective == Objective::kMemory)
-                       return most_memory(a) < most_memory(b);
-                     return a.step() < b.step();
-                   });
-  if (result.ranking.size() > static_cast<std::size_t>(control.top))
-    result.ranking.resize(static_cast<std::size_t>(control.top));
-  for (std::size_t i = 1; i < result.ranking.size(); ++i) {
-    result.ranking[i].lost_because = why_lost(problem, result.ranking[i], result.ranking[0]);
-  }
+  rank(problem, result.ranking, control.top);
   result.elapsed_seconds = elapsed();
-  result.status = result.ranking.empty()    ? SearchStatus::kNothingLegal
-                  : !result.ranking[0].fits ? SearchStatus::kNothingFits
-                  : interrupted             ? SearchStatus::kInterrupted
-                                            : SearchStatus::kFound;
+  result.status = status_of(result.ranking, interrupted);
   return result;
 }
 
