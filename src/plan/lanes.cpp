@@ -216,20 +216,6 @@ void fill_lanes(const Plan& plan, Program& program) {
   }
   auto orders = pass_orders(schedule, shape);
   for (std::size_t l = 0; l < orders.size(); ++l) program.lanes[l].order = std::move(orders[l]);
-  if (program.transfers.empty()) {
-    const auto send = [&](int from, int to, bool gradient, Bytes bytes) {
-      const auto stage_of = [&](int c) {
-        return program.chunks[static_cast<std::size_t>(c)].stage;
-      };
-      if (stage_of(from) == stage_of(to)) return;
-      program.transfers.push_back({from, to, gradient, {}, true, bytes});
-    };
-    for (const auto& [from, to] : chain_of(schedule, shape)) {
-      const Bytes bytes = program.chunks[static_cast<std::size_t>(from)].send;
-      send(from, to, false, bytes);
-      if (shape.has_backward(from) && shape.has_backward(to)) send(to, from, true, bytes);
-    }
-  }
   if (schedule.slices) {
     for (const Transfer& t : program.transfers) {
       const int from = t.gradient ? t.to_chunk : t.from_chunk;

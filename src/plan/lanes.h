@@ -49,9 +49,8 @@ void place_transfers(Program& program);
 /// hold passes alone. Throws InternalError when they deadlock.
 std::vector<std::vector<std::int32_t>> unit_starts(const Program& program);
 
-/// Fills Program::lanes by the plan's schedule and order rules. Where `program.transfers` is empty
-/// it becomes a chain: every chunk sends ChunkProgram::send to the next one of its replica. Throws
-/// Error when the schedule refuses the plan.
+/// Fills Program::lanes by the plan's schedule and order rules, with the program's transfers
+/// between the passes. Throws Error when the schedule refuses the plan.
 void fill_lanes(const Plan& plan, Program& program);
 
 }  // namespace meshwright

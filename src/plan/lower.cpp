@@ -378,11 +378,6 @@ Program PlanLowerer::run() {
           program_.segments[static_cast<std::size_t>(lowered.segments.back())];
       lowered.backward |= !segment.backward.empty() || !segment.weight.empty();
     }
-    if (c + 1 < plan_.chunks.size()) {
-      lowered.send = lowering_.boundary_bytes(chunk.last_segment - 1,
-                                              plan_.stages[static_cast<std::size_t>(chunk.stage)],
-                                              plan_.training, samples_);
-    }
     program_.chunks.push_back(std::move(lowered));
   }
   add_transfers();

@@ -294,7 +294,9 @@ TEST(Lower, WholePlansHaveOrdersAndSteps) {
   EXPECT_THAT(check_plan(plan, graph, segments, cluster), IsEmpty());
   const Program program = lower(plan, graph, segments);
   EXPECT_EQ(program.chunks.size(), 2u);
-  EXPECT_EQ(program.chunks[0].send.value, 2 * 128 * 64 * 2);
+  ASSERT_FALSE(program.transfers.empty());
+  EXPECT_EQ(program.transfers[0].to_chunk, 1);
+  EXPECT_EQ(program.transfers[0].bytes.value, 2 * 128 * 64 * 2);
   const auto& order = program.lanes[0].order;
   EXPECT_EQ(std::count_if(order.begin(), order.end(),
                           [](const ScheduleItem& item) { return is_pass(item.phase); }),

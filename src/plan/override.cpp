@@ -6,26 +6,8 @@
 #include "plan/strategy.h"
 
 namespace meshwright {
-namespace {
-
-struct NamedRole {
-  std::string_view name;
-  AxisList Roles::* field;
-};
-constexpr NamedRole kRoles[] = {
-    {"data", &Roles::data},
-    {"context", &Roles::context},
-    {"tensor", &Roles::tensor},
-    {"expert", &Roles::expert},
-    {"expert_tensor", &Roles::expert_tensor},
-    {"expert_data", &Roles::expert_data},
-    {"expert_context", &Roles::expert_context},
-};
-
-}  // namespace
-
 AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh) {
-  for (const NamedRole& role : kRoles) {
+  for (const NamedRole& role : named_roles()) {
     if (role.name == name) return roles.*role.field;
   }
   if (const int axis = mesh.axis(name); axis >= 0) return {axis};
@@ -42,7 +24,7 @@ AxisList axes_named(std::string_view name, const Roles& roles, const Mesh& mesh)
   if (!list.empty() || name == "dp" || name == "cp" || name == "tp") return list;
   std::string known;
   for (const MeshAxis& axis : mesh.axes) known += axis.name + ", ";
-  for (const NamedRole& role : kRoles) known += fmt::format("{}, ", role.name);
+  for (const NamedRole& role : named_roles()) known += fmt::format("{}, ", role.name);
   throw Error(fmt::format("no axis or role is named '{}'", name), {},
               "known: " + known.substr(0, known.size() - 2));
 }

@@ -100,20 +100,6 @@ AxisList read_axes(const Node& node, const Mesh& mesh) {
   return list;
 }
 
-struct RoleField {
-  const char* key;
-  AxisList Roles::* field;
-};
-constexpr RoleField kRoleFields[] = {
-    {"data", &Roles::data},
-    {"context", &Roles::context},
-    {"tensor", &Roles::tensor},
-    {"expert", &Roles::expert},
-    {"expert_tensor", &Roles::expert_tensor},
-    {"expert_data", &Roles::expert_data},
-    {"expert_context", &Roles::expert_context},
-};
-
 struct DegreeField {
   const char* key;
   int Degrees::* field;
@@ -131,9 +117,9 @@ Json stage_to_json(const Stage& stage) {
     axes.push_back({{"name", axis.name}, {"size", axis.size}, {"stride", axis.stride}});
   }
   Json roles = Json::object();
-  for (const RoleField& f : kRoleFields) {
+  for (const NamedRole& f : named_roles()) {
     if (!(stage.roles.*f.field).empty())
-      roles[f.key] = axis_names(stage.roles.*f.field, stage.mesh);
+      roles[f.name] = axis_names(stage.roles.*f.field, stage.mesh);
   }
   roles["sequence_parallel"] = stage.roles.sequence_parallel;
   return {{"first_device", stage.mesh.first_device},
@@ -163,10 +149,11 @@ Stage stage_from_json(const Node& node) {
   if (devices > 1 << 24) throw Error("mesh has more than 2^24 devices", node.place());
   const Node roles = node.at("roles");
   std::vector<std::string> known = {"sequence_parallel"};
-  for (const RoleField& f : kRoleFields) known.emplace_back(f.key);
+  for (const NamedRole& f : named_roles()) known.emplace_back(f.name);
   roles.only(known);
-  for (const RoleField& f : kRoleFields) {
-    if (roles.has(f.key)) stage.roles.*f.field = read_axes(roles.at(f.key), stage.mesh);
+  for (const NamedRole& f : named_roles()) {
+    if (roles.has(std::string(f.name)))
+      stage.roles.*f.field = read_axes(roles.at(std::string(f.name)), stage.mesh);
   }
   stage.roles.sequence_parallel =
       roles.has("sequence_parallel") && roles.at("sequence_parallel").flag();

@@ -203,7 +203,6 @@ struct ChunkProgram {
   int first_segment = 0;  ///< In the plan's list of segments.
   std::vector<int>
       segments;          ///< Indices into Program::segments, in order; equal segments share one.
-  Bytes send;            ///< Activation bytes per micro-batch that cross to the next chunk.
   bool backward = true;  ///< Whether any gradient flows through it.
 };
 

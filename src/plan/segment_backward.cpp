@@ -205,12 +205,6 @@ void SegmentLowerer::return_parameter_gradients() {
   }
 }
 
-// How state sharding cuts a parameter's shard: along the axes over which its gradient is summed,
-// then along those where it is the same anyway.
-AxisList SegmentLowerer::flat_axes(const ParameterShard& p) const {
-  return state_shard_axes(stage_, p);
-}
-
 // FSDP / ZeRO-3 (Zhao et al. 2023): parameters rest in shards and are gathered before a segment's
 // forward and backward pass.
 void SegmentLowerer::gather_state() {
@@ -224,7 +218,8 @@ void SegmentLowerer::gather_state() {
       elements += p.elements;
       wholes.push_back(p.buffer);
       const Buffer whole = program_.buffers[static_cast<std::size_t>(p.buffer)];
-      const int shard = new_buffer(p.value, BufferKind::kValue, whole.form, flat_axes(p));
+      const int shard =
+          new_buffer(p.value, BufferKind::kValue, whole.form, state_shard_axes(stage_, p));
       std::replace(program_.arguments.begin(), program_.arguments.end(), p.buffer, shard);
       p.buffer = shard;
       shards.push_back(shard);
@@ -307,7 +302,8 @@ void SegmentLowerer::scatter_gradients(Instrs& out) {
     if (sharded != axes.mask()) {
       Instr slice;
       slice.kind = InstrKind::kSlice;
-      emit(slice, [&](const ParameterShard& p, Buffer& b) { b.flat = flat_axes(p); });
+      emit(slice,
+           [&](const ParameterShard& p, Buffer& b) { b.flat = state_shard_axes(stage_, p); });
     }
     const std::uint32_t rest = bundle.reduce & stage_.roles.data.mask() & ~axes.mask();
     if (rest != 0) {
@@ -356,8 +352,8 @@ void SegmentLowerer::accumulate() {
     Sharding form = resting(p.value).resolved();
     form.partial = p.reduce;
     if (sharded) form.partial &= ~(axes.mask() | stage_.roles.data.mask());
-    p.accumulated =
-        new_buffer(p.value, BufferKind::kAccumulated, form, sharded ? flat_axes(p) : AxisList{});
+    p.accumulated = new_buffer(p.value, BufferKind::kAccumulated, form,
+                               sharded ? state_shard_axes(stage_, p) : AxisList{});
   }
   if (in.empty()) return;
   attach(instr, in, result);

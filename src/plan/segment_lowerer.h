@@ -114,7 +114,6 @@ class SegmentLowerer {
   }
   void free_buffers();
   void insert_frees(Instrs& list, std::vector<char>& keep);
-  AxisList flat_axes(const ParameterShard& p) const;
 
   const GraphTables& t_;
   const Graph& graph_;

@@ -52,6 +52,19 @@ std::uint32_t tensor_mask(const RuleTensor& tensor, const Strategy& strategy) {
 
 }  // namespace
 
+std::span<const NamedRole> named_roles() {
+  static constexpr NamedRole kRoles[] = {
+      {"data", &Roles::data},
+      {"context", &Roles::context},
+      {"tensor", &Roles::tensor},
+      {"expert", &Roles::expert},
+      {"expert_tensor", &Roles::expert_tensor},
+      {"expert_data", &Roles::expert_data},
+      {"expert_context", &Roles::expert_context},
+  };
+  return kRoles;
+}
+
 bool is_sequence_label(std::string_view label) { return one_of(label, kSequenceLabels); }
 bool is_tensor_label(std::string_view label) { return one_of(label, kTensorLabels); }
 

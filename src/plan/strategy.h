@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,13 @@ struct Roles {
 
   friend bool operator==(const Roles&, const Roles&) = default;
 };
+
+/// The roles by the names that files and overrides use.
+struct NamedRole {
+  std::string_view name;
+  AxisList Roles::* field;
+};
+std::span<const NamedRole> named_roles();
 
 /// For one operator: the axes that split each factor of its rule.
 struct Strategy {

@@ -25,7 +25,7 @@ std::string difference(TestModelSizes sizes, const Degrees& degrees) {
   const auto plan = test_plan(graph, segments, degrees, sizes.batch);
   if (!plan) return "no plan";
   Evaluator evaluator(*plan, graph, segments, 1);
-  return evaluator.difference(test_program(*plan, graph, segments));
+  return evaluator.difference(lower(*plan, graph, segments));
 }
 
 TEST(Evaluate, OneDevice) { EXPECT_EQ(difference(kTiny, {.micro_batch = 4}), ""); }

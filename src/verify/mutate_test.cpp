@@ -56,7 +56,7 @@ TEST(Mutate, NoneThatMattersIsProved) {
     const auto segments = find_segments(graph);
     const auto plan = test_plan(graph, segments, c.degrees, sizes.batch);
     ASSERT_TRUE(plan) << to_string(c.degrees);
-    const Program program = test_program(*plan, graph, segments);
+    const Program program = lower(*plan, graph, segments);
     const MutantReport report = judge_mutants(program, *plan, graph, segments, each, 17);
     EXPECT_EQ(report.total().missed, 0) << to_string(c.degrees) << "\n" << to_string(report);
     if (all.kinds.empty()) {

@@ -24,7 +24,7 @@ std::string verdict(const Graph& graph, const Degrees& degrees, std::int64_t bat
   const auto segments = find_segments(graph);
   const auto plan = test_plan(graph, segments, degrees, batch);
   if (!plan) return {};
-  const Program program = test_program(*plan, graph, segments);
+  const Program program = lower(*plan, graph, segments);
   const VerifyReport report = verify(program, *plan, graph, segments);
   ++*proved;
   return report.proved() ? "" : to_string(report);

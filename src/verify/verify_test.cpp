@@ -71,7 +71,7 @@ struct HandMade {
     instr(r, InstrKind::kFree, {kGh, kG2, kG1}, {});
     segment->parameters = {{w1, 24, 0, false, false, kW1, kA1},
                            {w2, 24, 0, false, false, kW2, kA2}};
-    program.chunks.push_back({0, 0, {0}, Bytes(0), true});
+    program.chunks.push_back({0, 0, {0}, true});
     StageProgram stage;
     Instr optimizer;
     optimizer.kind = InstrKind::kOptimizer;
@@ -234,7 +234,7 @@ struct Lowered {
     graph = test_model(sizes);
     segments = find_segments(graph);
     plan = test_plan(graph, segments, degrees, sizes.batch).value();
-    program = test_program(plan, graph, segments);
+    program = lower(plan, graph, segments);
   }
   CounterExample failure() const {
     const VerifyReport r = verify(program, plan, graph, segments);

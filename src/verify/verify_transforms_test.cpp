@@ -47,7 +47,7 @@ TEST(VerifyTransforms, EveryLegalLayoutIsProved) {
                 if (!plan) continue;
                 std::string text;
                 try {
-                  const Program program = test_program(*plan, graph, segments);
+                  const Program program = lower(*plan, graph, segments);
                   const VerifyReport report = verify(program, *plan, graph, segments);
                   ++proved;
                   if (!report.proved()) text = to_string(report);

@@ -10,14 +10,16 @@ namespace meshwright {
 
 /// A plan and a program of equal chunks that a schedule runs on `shape`: stage i on device i,
 /// chunks of all devices on one more stage over all of them. Every chunk is one segment without
-/// instructions; orders are filled in.
+/// instructions; orders are filled in, with messages of `send` bytes between the chunks of a
+/// replica.
 struct TestPipeline {
   ScheduleShape shape;
   Plan plan;
   Program program;
+  Bytes message;
 
   TestPipeline(const Schedule& schedule, const ScheduleShape& wanted, double send = 0)
-      : shape(wanted) {
+      : shape(wanted), message(send) {
     plan.schedule = schedule.name;
     plan.micro_batches = shape.micro_batches;
     for (int s = 0; s < shape.stages; ++s) {
@@ -38,7 +40,6 @@ struct TestPipeline {
       chunk.stage = stage;
       chunk.first_segment = c % chunks;
       chunk.segments = {0};
-      chunk.send = Bytes(send);
       chunk.backward = shape.has_backward(c);
       if (schedule.recycles) chunk.backward = c >= chunks - shape.stages;
       program.chunks.push_back(std::move(chunk));
@@ -47,7 +48,20 @@ struct TestPipeline {
     program.stages.resize(plan.stages.size());
     program.micro_batches = shape.micro_batches;
   }
-  void fill() { fill_lanes(plan, program); }
+  /// Every chunk sends to the next one of its replica (and slice), gradients back.
+  void fill() {
+    const auto chunk = [&](int c) -> const ChunkProgram& {
+      return program.chunks[static_cast<std::size_t>(c)];
+    };
+    const bool chained = !program.transfers.empty();
+    for (const auto& [from, to] : chain_of(find_schedule(plan.schedule), shape)) {
+      if (chained || chunk(from).stage == chunk(to).stage) continue;
+      program.transfers.push_back({from, to, false, {}, true, message});
+      if (chunk(from).backward && chunk(to).backward)
+        program.transfers.push_back({to, from, true, {}, true, message});
+    }
+    fill_lanes(plan, program);
+  }
 };
 
 }  // namespace meshwright
