@@ -4,22 +4,10 @@
 #include <span>
 #include <vector>
 
+#include "ir/box.h"
 #include "mesh/sharding.h"
 
 namespace meshwright {
-
-/// Half-open [begin, end).
-struct Interval {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  std::int64_t size() const { return end - begin; }
-  bool empty() const { return end <= begin; }
-  friend bool operator==(const Interval&, const Interval&) = default;
-};
-
-/// An index interval per dimension of a logical tensor.
-using Box = std::vector<Interval>;
 
 /// Part `index` of `interval` cut into `parts` pieces on multiples of `unit`: uneven cuts give the
 /// first pieces one unit more; pieces may be empty.

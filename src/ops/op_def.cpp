@@ -198,4 +198,10 @@ std::vector<ValueId> storage_roots(const Graph& graph) {
   return roots;
 }
 
+Kernel kernel_of(const OpDef& def, const KernelContext& context) {
+  if (def.kernel != nullptr) return def.kernel(context);
+  if (!def.aten.empty()) return one_call(context, def.aten);
+  throw Error(fmt::format("operator {} cannot be run: what it computes is not known", def.kind));
+}
+
 }  // namespace meshwright

@@ -8,6 +8,7 @@
 
 #include "ir/graph.h"
 #include "ir/rule.h"
+#include "ops/kernel.h"
 
 namespace meshwright {
 
@@ -80,7 +81,9 @@ struct Saved {
 struct OpDef {
   std::string_view kind;     ///< "linear".
   std::string_view summary;  ///< One sentence: operands, results.
-  std::string_view aten;     ///< "aten::linear"; empty when the runtime composes it.
+  /// The ATen operator that takes the operands in their order and nothing else, "aten::linear":
+  /// its kernel. Empty when `kernel` composes it.
+  std::string_view aten;
   OperandCount operands;
   /// Element types by operand position, the last one for all that follow: f(loat), i(nteger),
   /// a(ny).
@@ -104,6 +107,9 @@ struct OpDef {
   std::vector<TensorType> (*infer)(const OpContext&, const Rule&) = nullptr;
   Work (*work)(const OpContext&) = nullptr;
   Saved (*saved)(const OpContext&) = nullptr;
+  /// What one device runs on its parts. Parts of results combine by the rule: concatenated along
+  /// split factors, added along summed ones.
+  Kernel (*kernel)(const KernelContext&) = nullptr;
   /// Example operand types for property tests over all operators.
   struct Example {
     Attrs attrs;
@@ -124,6 +130,9 @@ std::vector<TensorType> infer(const OpDef& def, const OpContext& context);
 Work work_of(const OpDef& def, const OpContext& context);
 /// Default: every floating-point operand.
 Saved saved_of(const OpDef& def, const OpContext& context);
+
+/// Default: one call of `aten`. Throws Error when the operator cannot be run.
+Kernel kernel_of(const OpDef& def, const KernelContext& context);
 
 /// Traffic of reading all inputs and writing all outputs once.
 Bytes operand_traffic(const OpContext& context);

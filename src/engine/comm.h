@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace meshwright {
+
+/// A message under way. `wait` returns when a send's tensor may be reused or a receive's is filled;
+/// throws Error naming the peer when the connection is lost.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
+/// Point-to-point messages between the ranks of a run. Messages from one rank to another with one
+/// tag arrive in the order sent. A tensor must be contiguous and stay untouched until waited for;
+/// empty tensors are not sent. One thread per Comm.
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::unique_ptr<Pending> send(const at::Tensor& data, int to, int tag) = 0;
+  virtual std::unique_ptr<Pending> receive(at::Tensor& data, int from, int tag) = 0;
+  /// In place over `group` (ascending or not, the same order on all; includes this rank) when the
+  /// library has one of its own (NCCL); false = nothing done, compose it.
+  virtual bool native_all_reduce(std::span<const int>, at::Tensor&, bool) { return false; }
+  /// Bytes of payload sent so far.
+  std::int64_t bytes_sent() const { return bytes_sent_; }
+
+ protected:
+  std::int64_t bytes_sent_ = 0;
+};
+
+}  // namespace meshwright
