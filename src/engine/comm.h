@@ -31,6 +31,9 @@ class Comm {
   /// In place over `group` (ascending or not, the same order on all; includes this rank) when the
   /// library has one of its own (NCCL); false = nothing done, compose it.
   virtual bool native_all_reduce(std::span<const int>, at::Tensor&, bool) { return false; }
+  /// This rank has failed: waits of its peers end with an Error that names it and the reason, as
+  /// soon as the library can tell them. Nothing may be sent or received after it.
+  virtual void abort(const std::string& reason) = 0;
   /// Bytes of payload sent so far.
   std::int64_t bytes_sent() const { return bytes_sent_; }
 
