@@ -51,7 +51,7 @@ std::vector<OpDef::Example> sgd_examples() {
 const OpDef kAdamw = {
     .kind = "adamw",
     .summary = "param, grad, m, v (fp32 master) -> param, m, v (master)",
-    .aten = "aten::_fused_adamw_",
+    .aten = "",
     .operands = {4, 5},
     .annotation = adamw_annotation,
     .infer = updated,
@@ -63,7 +63,7 @@ const OpDef kAdamw = {
 const OpDef kSgd = {
     .kind = "sgd",
     .summary = "param, grad (momentum) -> param (momentum)",
-    .aten = "aten::_fused_sgd_",
+    .aten = "",
     .operands = {2, 3},
     .annotation = sgd_annotation,
     .infer = updated,

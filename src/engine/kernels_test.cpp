@@ -1,0 +1,203 @@
+// Kernels on parts agree with kernels on the whole, in results and in gradients, for every operator
+// and every way to split it.
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "engine/split_kernel.h"
+
+namespace meshwright {
+namespace {
+
+constexpr double kTolerance = 1e-12;
+
+// Operators that cannot be run, one a line.
+constexpr std::string_view kWithoutKernel[] = {
+    "adamw",  // The run updates parameters itself.
+    "sgd",
+    "attention",
+    "batch_norm",
+    "concat",
+    "conv",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gated",
+    "gather",
+    "group_norm",
+    "grouped_linear",
+    "instance_norm",
+    "layer_norm",
+    "linear",
+    "mean_pool",
+    "moe_combine",
+    "moe_dispatch",
+    "moe_router",
+    "opaque",
+    "over_dims",
+    "pad",
+    "pointwise",
+    "quick_gelu",
+    "reduce",
+    "relative_bias",
+    "relu_squared",
+    "resample",
+    "reshape",
+    "rms_norm",
+    "roll",
+    "rope",
+    "scale",
+    "slice",
+    "softmax",
+    "transpose",
+};
+
+bool has_kernel(const OpDef& def) {
+  return std::ranges::find(kWithoutKernel, def.kind) == std::end(kWithoutKernel);
+}
+
+std::vector<const OpDef*> ops_with_kernels() {
+  std::vector<const OpDef*> result;
+  for (const OpDef* def : all_ops()) {
+    if (has_kernel(*def)) result.push_back(def);
+  }
+  return result;
+}
+
+class Kernels : public testing::TestWithParam<const OpDef*> {
+ protected:
+  const OpDef& def() const { return *GetParam(); }
+
+  // Frozen positions of queries too, which ring attention splits.
+  bool may_split(const Rule& rule, std::size_t factor) const {
+    if (rule.factors[factor].kind != FactorKind::kFrozen) return true;
+    const auto is_position = [&](const RuleDim& dim) {
+      return dim.factors.size() == 1 && static_cast<std::size_t>(dim.factors[0]) == factor;
+    };
+    return def().ring && std::ranges::any_of(rule.outputs[0].dims, is_position) &&
+           is_sequence_label(rule.factors[factor].label);
+  }
+
+  // Whether the split is legal; then its parts must make up the whole.
+  bool expect_parts_agree(const KernelCase& c, const KernelRun& whole, const Strategy& strategy,
+                          const Mesh& mesh) const {
+    KernelRun run;
+    std::string what = fmt::format("{} {}, split", def().kind, to_string(c.rule));
+    for (std::size_t f = 0; f < strategy.factors.size(); ++f) {
+      const int parts = mesh.size(strategy.factors[f]);
+      if (parts > 1) what += fmt::format(" {} by {}", c.rule.factors[f].id, parts);
+    }
+    try {
+      check_strategy(strategy, c.rule, c.inputs, c.outputs, mesh);
+    } catch (const Error&) {
+      return false;
+    }
+    try {
+      run = run_split(c, strategy, mesh);
+    } catch (const Error& e) {
+      // Windows of a halo need not fit every number of parts.
+      for (std::size_t f = 0; f < strategy.factors.size(); ++f) {
+        if (c.rule.factors[f].kind == FactorKind::kHalo && !strategy.factors[f].empty()) {
+          return false;
+        }
+      }
+      ADD_FAILURE() << what << ": " << e.what();
+      return false;
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << what << ": " << e.what();
+      return false;
+    }
+    for (std::size_t k = 0; k < whole.results.size(); ++k) {
+      EXPECT_LE(difference(run.results[k], whole.results[k]), kTolerance)
+          << what << ": result " << k;
+    }
+    for (std::size_t k = 0; k < whole.gradients.size(); ++k) {
+      if (!whole.gradients[k].defined()) continue;
+      EXPECT_LE(difference(run.gradients[k], whole.gradients[k]), kTolerance)
+          << what << ": gradient of operand " << k;
+    }
+    return true;
+  }
+
+  void check_example(const OpDef::Example& example) {
+    const KernelCase c = draw_case(def(), example);
+    const KernelRun whole = run_whole(c);
+    for (const at::Tensor& t : whole.results) {
+      ASSERT_TRUE(t.isfinite().all().item<bool>()) << def().kind;
+    }
+    for (const at::Tensor& t : whole.gradients) {
+      ASSERT_TRUE(!t.defined() || t.isfinite().all().item<bool>()) << def().kind;
+    }
+    std::vector<std::size_t> factors;
+    for (std::size_t f = 0; f < c.rule.factors.size(); ++f) {
+      if (may_split(c.rule, f)) factors.push_back(f);
+    }
+    int splits = 0;
+    Strategy strategy;
+    for (const std::size_t f : factors) {
+      // One part more than elements leaves a part empty.
+      std::set<int> counts = {2, 3};
+      if (c.rule.factors[f].size < 6) counts.insert(static_cast<int>(c.rule.factors[f].size) + 1);
+      for (const int parts : counts) {
+        strategy.factors.assign(c.rule.factors.size(), {});
+        strategy.factors[f] = {0};
+        splits += expect_parts_agree(c, whole, strategy, test_mesh({parts})) ? 1 : 0;
+      }
+    }
+    for (const std::size_t f : factors) {
+      for (const std::size_t g : factors) {
+        if (g <= f) continue;
+        for (const auto& [a, b] : {std::pair{2, 2}, {2, 3}, {3, 2}, {3, 3}}) {
+          strategy.factors.assign(c.rule.factors.size(), {});
+          strategy.factors[f] = {0};
+          strategy.factors[g] = {1};
+          splits += expect_parts_agree(c, whole, strategy, test_mesh({a, b})) ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_TRUE(splits > 0 || factors.empty()) << def().kind << ": no split was tried";
+  }
+};
+
+TEST_P(Kernels, PartsMakeUpTheWhole) {
+  for (const OpDef::Example& example : def().examples()) {
+    try {
+      check_example(example);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << def().kind << ": " << e.what();
+    }
+  }
+}
+
+// Inference: the same calls without a record of them.
+TEST_P(Kernels, RunWithoutGradients) {
+  for (const OpDef::Example& example : def().examples()) {
+    const KernelCase c = draw_case(def(), example);
+    const KernelRun with = run_whole(c);
+    const at::NoGradGuard guard;
+    const KernelRun without = run_whole(c);
+    for (std::size_t k = 0; k < with.results.size(); ++k) {
+      EXPECT_EQ(difference(without.results[k], with.results[k]), 0) << def().kind;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Kernels, testing::ValuesIn(ops_with_kernels()),
+                         [](const auto& op) { return std::string(op.param->kind); });
+
+TEST(KernelTable, OperatorsWithoutAKernelSaySo) {
+  for (const std::string_view kind : {"adamw", "sgd"}) {
+    const OpDef& def = find_op(kind);
+    const Attrs attrs;
+    EXPECT_THROW(kernel_of(def, {attrs, {}, {}, {}, {}}), Error) << kind;
+  }
+}
+
+}  // namespace
+}  // namespace meshwright
