@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/call_kernel.h"
+#include "engine/comm.h"
+#include "run/device_view.h"
+#include "run/feeds.h"
+
+namespace meshwright {
+
+/// The part of a tensor that `box` says, counted from its first element; no copy.
+at::Tensor part_of(const at::Tensor& tensor, const Box& box);
+
+/// A buffer that holds nothing yet.
+at::Tensor new_tensor(const LocalBuffer& buffer, at::ScalarType type, const Numerics& numerics);
+
+/// The numbers that a graph's input, constant or parameter has in a buffer.
+at::Tensor fed_tensor(const Feeds& feeds, ValueId id, const TensorType& type,
+                      const LocalBuffer& buffer, std::int64_t step, std::int64_t first_sample,
+                      const Numerics& numerics);
+at::Tensor loss_weights(const Feeds& feeds, ValueId id, const TensorType& type,
+                        const LocalBuffer& buffer, std::int64_t first_sample,
+                        const Numerics& numerics);
+
+/// The part of one buffer that another, smaller one of the same device holds.
+at::Tensor slice_buffer(const at::Tensor& tensor, const LocalBuffer& from, const LocalBuffer& to);
+
+/// Runs this device's part of a collective on one operand; `shape` and the operand's element type
+/// are the result's.
+at::Tensor run_collective(Comm& comm, const LocalCollective& collective, const at::Tensor& in,
+                          const std::vector<std::int64_t>& shape, int tag);
+
+}  // namespace meshwright
