@@ -67,10 +67,10 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
   Record rerun;
   if (i.rerun) {
     for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-      const std::int32_t given = in[results + k];
+      const std::int32_t operand = in[results + k];
       const auto f = static_cast<std::size_t>(i.forward_in[k]);
       // What is not given is not needed: any numbers of its shape serve.
-      at::Tensor t = given >= 0 ? slot(run, given)
+      at::Tensor t = operand >= 0 ? slot(run, operand)
                                 : new_tensor(s.buffers[f], settings.numerics.type_of(s.types[f]),
                                              settings.numerics);
       if (can_have_gradient(t)) t = t.detach().set_requires_grad(true);
@@ -80,11 +80,11 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
     rerun.outputs = compute(i, op, rerun.inputs, micro_batch);
   }
   const Record& record = i.rerun ? rerun : run.records.at(i.instr->op.value);
-  torch::autograd::variable_list outputs, inputs, incoming;
+  torch::autograd::variable_list outputs, inputs, given;
   for (std::size_t j = 0; j < results; ++j) {
     if (in[j] < 0 || !record.outputs[j].requires_grad()) continue;
     outputs.push_back(record.outputs[j]);
-    incoming.push_back(slot(run, in[j]).to(record.outputs[j].scalar_type()));
+    given.push_back(slot(run, in[j]).to(record.outputs[j].scalar_type()));
   }
   std::vector<std::int32_t> wanted;
   for (std::size_t k = 0; k < out.size(); ++k) {
@@ -94,7 +94,7 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
   }
   torch::autograd::variable_list found(inputs.size());
   if (!outputs.empty() && !inputs.empty()) {
-    found = torch::autograd::grad(outputs, inputs, incoming, !i.rerun && !i.last, false, true);
+    found = torch::autograd::grad(outputs, inputs, given, !i.rerun && !i.last, false, true);
   }
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     const auto b = static_cast<std::size_t>(wanted[k]);
