@@ -56,9 +56,8 @@ Executor::Impl::Impl(const Program& program, const Plan& the_plan, const Graph& 
       const int which = chunk_program.segments[i];
       const SegmentProgram& segment = p.segments[static_cast<std::size_t>(which)];
       if (!segments_ready.contains({which, s})) {
-        segments_ready.emplace(
-            std::pair(which, s),
-            prepare_segment(segment, graph, tables, samples, stage(s).mesh, here));
+        segments_ready.emplace(std::pair(which, s), prepare_segment(segment, graph, tables, samples,
+                                                                    stage(s).mesh, here));
       }
       for (std::int32_t b : segment.arguments) {
         const ValueId id =
@@ -76,10 +75,9 @@ Executor::Impl::Impl(const Program& program, const Plan& the_plan, const Graph& 
         held.program = which;
         held.shard = &shard;
         if (!fresh) continue;
-        held.rest = fed_tensor(
-            feeds, id, type(id),
-            prepared(which, s).buffers[static_cast<std::size_t>(shard.buffer)], 0, 0,
-            settings.numerics);
+        held.rest = fed_tensor(feeds, id, type(id),
+                               prepared(which, s).buffers[static_cast<std::size_t>(shard.buffer)],
+                               0, 0, settings.numerics);
       }
     }
   }
@@ -109,10 +107,10 @@ Executor::Impl::Impl(const Program& program, const Plan& the_plan, const Graph& 
           // The optimizer's own copy, at the run's best precision.
           Numerics precise = settings.numerics;
           precise.compute = precise.precise;
-          held.state = start_state(plan.training.optimizer,
-                                   fed_tensor(feeds, held.value, type(held.value), region, 0, 0,
-                                              precise),
-                                   precise.precise);
+          held.state =
+              start_state(plan.training.optimizer,
+                          fed_tensor(feeds, held.value, type(held.value), region, 0, 0, precise),
+                          precise.precise);
         }
       }
     }
@@ -125,8 +123,8 @@ ValueId Executor::Impl::actual(int c, std::size_t position, ValueId id) {
   const int segment = chunk_program.first_segment + static_cast<int>(position);
   auto& map = names[{program, segment}];
   if (map.empty()) {
-    const Segment& from = segments[static_cast<std::size_t>(
-        p.segments[static_cast<std::size_t>(program)].segment)];
+    const Segment& from =
+        segments[static_cast<std::size_t>(p.segments[static_cast<std::size_t>(program)].segment)];
     const Segment& to = segments[static_cast<std::size_t>(segment)];
     for (int i = 0; i < from.last_op - from.first_op; ++i) {
       const Op& a = graph.ops[static_cast<std::size_t>(from.first_op + i)];

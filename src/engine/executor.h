@@ -22,7 +22,7 @@ struct RunPlace {
   int chunk = -1;               ///< Or transfer.
   int micro_batch = -1;
   int instruction = -1;
-  const Instr* instr = nullptr;    ///< Null outside instructions.
+  const Instr* instr = nullptr;     ///< Null outside instructions.
   const std::string* op = nullptr;  ///< Of the operator that the instruction belongs to.
 };
 
@@ -49,9 +49,9 @@ struct StepResult {
 /// A (shard of a) parameter that a rank's optimizer updates.
 struct HeldState {
   ValueId value;
-  TensorType type;      ///< Of the whole parameter.
-  LocalBuffer region;   ///< What `state` covers.
-  bool owner = false;   ///< Exactly one of the ranks that hold this region.
+  TensorType type;     ///< Of the whole parameter.
+  LocalBuffer region;  ///< What `state` covers.
+  bool owner = false;  ///< Exactly one of the ranks that hold this region.
   OptimizerState* state = nullptr;
 };
 
@@ -66,8 +66,8 @@ class Executor {
            const ExecutorSettings& settings, RunObserver* observer = nullptr);
   ~Executor();
 
-  /// One training step; `step` numbers the data, the draws and Adam's corrections. All ranks call it
-  /// together. Loss and norm are those of all ranks.
+  /// One training step; `step` numbers the data, the draws and Adam's corrections. All ranks call
+  /// it together. Loss and norm are those of all ranks.
   StepResult step(std::int64_t step);
 
   /// What this rank's optimizer holds. After changing it, call `state_changed`.

@@ -27,8 +27,8 @@ void Executor::Impl::send(int t, int m) {
     if (transfer.gradient) {
       const auto it = gradients.find(key);
       if (it == gradients.end()) {
-        throw InternalError(fmt::format("no gradient of {} to send",
-                                        graph.value(transfer.items[i].value).name));
+        throw InternalError(
+            fmt::format("no gradient of {} to send", graph.value(transfer.items[i].value).name));
       }
       data = it->second;
       gradients.erase(it);
@@ -52,9 +52,9 @@ void Executor::Impl::receive(int t, int m) {
   const int tag = kFirstTransferTag + t * static_cast<int>(plan.micro_batches) + m;
   Mail& mail = incoming[{t, m}];
   for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-    const at::TensorOptions options = at::TensorOptions(settings.numerics.device)
-                                          .dtype(settings.numerics.type_of(
-                                              graph.value(transfer.items[i].value).type.dtype));
+    const at::TensorOptions options =
+        at::TensorOptions(settings.numerics.device)
+            .dtype(settings.numerics.type_of(graph.value(transfer.items[i].value).type.dtype));
     std::vector<at::Tensor>& pieces = mail.pieces.emplace_back();
     for (const LocalPiece& piece : transfers[static_cast<std::size_t>(t)][i].take) {
       pieces.push_back(at::empty(sizes_of(piece.target), options));

@@ -14,7 +14,9 @@ at::Tensor& slot(SegmentRun& run, std::int32_t b) {
   return run.buffers[static_cast<std::size_t>(b)];
 }
 
-bool can_have_gradient(const at::Tensor& t) { return t.defined() && at::isFloatingType(t.scalar_type()); }
+bool can_have_gradient(const at::Tensor& t) {
+  return t.defined() && at::isFloatingType(t.scalar_type());
+}
 
 }  // namespace
 
@@ -51,8 +53,8 @@ void Executor::Impl::forward(const PreparedInstr& i, const PreparedSegment& s, c
   for (std::size_t j = 0; j < out.size(); ++j) {
     const std::vector<std::int64_t> shape = s.buffers[static_cast<std::size_t>(out[j])].shape();
     if (results[j].sizes() != at::IntArrayRef(shape)) {
-      throw InternalError(fmt::format("{} ({}): result {} has another shape than its buffer",
-                                      op.name, op.kind, j));
+      throw InternalError(
+          fmt::format("{} ({}): result {} has another shape than its buffer", op.name, op.kind, j));
     }
     slot(run, out[j]) = results[j].detach();
   }
@@ -71,8 +73,8 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
       const auto f = static_cast<std::size_t>(i.forward_in[k]);
       // What is not given is not needed: any numbers of its shape serve.
       at::Tensor t = operand >= 0 ? slot(run, operand)
-                                : new_tensor(s.buffers[f], settings.numerics.type_of(s.types[f]),
-                                             settings.numerics);
+                                  : new_tensor(s.buffers[f], settings.numerics.type_of(s.types[f]),
+                                               settings.numerics);
       if (can_have_gradient(t)) t = t.detach().set_requires_grad(true);
       rerun.inputs.push_back(t);
     }
@@ -143,9 +145,8 @@ void Executor::Impl::add_losses(int c, std::size_t position, int m) {
     }
     Numerics precise = settings.numerics;
     precise.compute = precise.precise = at::kDouble;
-    const at::Tensor weights = loss_weights(feeds, id, type(id),
-                                            s.buffers[static_cast<std::size_t>(b)],
-                                            first_sample(m), precise);
+    const at::Tensor weights = loss_weights(
+        feeds, id, type(id), s.buffers[static_cast<std::size_t>(b)], first_sample(m), precise);
     loss += data.to(at::kDouble).mul(weights).sum().item<double>();
   }
   latest_losses.clear();
@@ -178,21 +179,18 @@ void Executor::Impl::begin_segment(int c, std::size_t position, int m, SegmentRu
   }
 }
 
-void Executor::Impl::run_list(ListKind list, int c, std::size_t position, int m,
-                              SegmentRun& run) {
+void Executor::Impl::run_list(ListKind list, int c, std::size_t position, int m, SegmentRun& run) {
   const int s_index = chunk(c).stage;
   const PreparedSegment& s = prepared(chunk(c).segments[position], s_index);
   const SegmentProgram& program = *s.program;
-  const int shift =
-      segments[static_cast<std::size_t>(chunk(c).first_segment) + position].first_op -
-      segments[static_cast<std::size_t>(program.segment)].first_op;
+  const int shift = segments[static_cast<std::size_t>(chunk(c).first_segment) + position].first_op -
+                    segments[static_cast<std::size_t>(program.segment)].first_op;
   constexpr const char* kNames[] = {"forward", "backward", "weight"};
   int number = 0;
   for (const PreparedInstr& i : s.lists[list]) {
     const Instr& instr = *i.instr;
-    const Op* op = instr.op.valid()
-                       ? &graph.ops[static_cast<std::size_t>(instr.op.value + shift)]
-                       : nullptr;
+    const Op* op =
+        instr.op.valid() ? &graph.ops[static_cast<std::size_t>(instr.op.value + shift)] : nullptr;
     begin({0, kNames[list], c, m, number++, &instr, op != nullptr ? &op->name : nullptr});
     const auto in = program.in(instr);
     const auto out = program.out(instr);
@@ -230,8 +228,8 @@ void Executor::Impl::run_list(ListKind list, int c, std::size_t position, int m,
           const ValueId id =
               actual(c, position, program.buffers[static_cast<std::size_t>(out[k])].value);
           at::Tensor& sum = parameter(s_index, id).accumulated;
-          const at::Tensor gradient = slot(run, in[k]).to(settings.numerics.type_of(
-              plan.training.gradient_dtype));
+          const at::Tensor gradient =
+              slot(run, in[k]).to(settings.numerics.type_of(plan.training.gradient_dtype));
           sum = sum.defined() ? sum.add_(gradient) : gradient.clone();
         }
         break;

@@ -37,8 +37,8 @@ struct StageParameter {
   ValueId value;
   int program = 0;  ///< Index into Program::segments whose buffers stand for it in the step.
   const ParameterShard* shard = nullptr;
-  at::Tensor rest;         ///< As segments are given it.
-  at::Tensor accumulated;  ///< Undefined before the first micro-batch.
+  at::Tensor rest;                    ///< As segments are given it.
+  at::Tensor accumulated;             ///< Undefined before the first micro-batch.
   std::map<int, at::Tensor> buffers;  ///< Of the step.
   int state_buffer = -1;              ///< What the optimizer writes; -1 = nothing.
   OptimizerState state;
@@ -116,7 +116,7 @@ struct Executor::Impl {
   std::vector<std::optional<std::vector<int>>> coordinates;  // Per stage.
   std::map<std::pair<int, int>, PreparedSegment> segments_ready;
   std::map<std::pair<int, int>, std::map<std::int32_t, ValueId>> names;
-  std::vector<std::vector<LocalTransfer>> transfers;  // Per transfer and item.
+  std::vector<std::vector<LocalTransfer>> transfers;                  // Per transfer and item.
   std::map<std::pair<int, std::int32_t>, StageParameter> parameters;  // By stage and value.
   std::map<std::tuple<int, int, std::int32_t>, int> uses;  // Of a value by a stage and replica.
 

@@ -44,18 +44,18 @@ void Executor::Impl::run_step_instr(int s, std::size_t index, double scale) {
         case InstrKind::kCollective: {
           const auto [it, fresh] = step_collectives.try_emplace({s, index, i});
           if (fresh) {
-            it->second = local_collective(
-                instr, false, whole, described(s, held.program, in[i].buffer),
-                described(s, held.program, out[i].buffer), held_on.mesh, here);
+            it->second =
+                local_collective(instr, false, whole, described(s, held.program, in[i].buffer),
+                                 described(s, held.program, out[i].buffer), held_on.mesh, here);
           }
           after = run_collective(comm, it->second, before, target.shape(), 4);
           break;
         }
         case InstrKind::kSlice:
-          after = slice_buffer(before,
-                               local_buffer(whole, described(s, held.program, in[i].buffer),
-                                            held_on.mesh, here),
-                               target);
+          after = slice_buffer(
+              before,
+              local_buffer(whole, described(s, held.program, in[i].buffer), held_on.mesh, here),
+              target);
           break;
         case InstrKind::kOptimizer:
           update(plan.training.optimizer, settings.optimizer, current_step, before, scale,
@@ -127,11 +127,11 @@ void Executor::Impl::run_steps(StepResult& result) {
   for (auto& [key, held] : parameters) {
     if (held.shard->accumulated < 0) continue;
     if (!held.accumulated.defined()) {
-      const LocalBuffer sum =
-          local_buffer(type(held.value), described(key.first, held.program, held.shard->accumulated),
-                       stage(key.first).mesh, *coordinates[static_cast<std::size_t>(key.first)]);
-      held.accumulated = new_tensor(
-          sum, settings.numerics.type_of(plan.training.gradient_dtype), settings.numerics);
+      const LocalBuffer sum = local_buffer(
+          type(held.value), described(key.first, held.program, held.shard->accumulated),
+          stage(key.first).mesh, *coordinates[static_cast<std::size_t>(key.first)]);
+      held.accumulated = new_tensor(sum, settings.numerics.type_of(plan.training.gradient_dtype),
+                                    settings.numerics);
     }
     held.buffers[held.shard->accumulated] = held.accumulated;
     held.buffers[held.shard->buffer] = held.rest;
@@ -147,8 +147,8 @@ void Executor::Impl::run_steps(StepResult& result) {
       while (at[s] < step.size() && step[at[s]].tie < 0 &&
              !(summing && step[at[s]].kind == InstrKind::kOptimizer)) {
         if (holds(static_cast<int>(s))) {
-          begin({0, "step", static_cast<int>(s), -1, static_cast<int>(at[s]), &step[at[s]],
-                 nullptr});
+          begin(
+              {0, "step", static_cast<int>(s), -1, static_cast<int>(at[s]), &step[at[s]], nullptr});
           run_step_instr(static_cast<int>(s), at[s], scale);
           end();
         }
@@ -164,10 +164,10 @@ void Executor::Impl::run_steps(StepResult& result) {
       };
       const std::vector<int>& tied = p.ties[t].stages;
       if (!std::all_of(tied.begin(), tied.end(), here)) continue;
-      begin({0, "step", tied[0], -1, static_cast<int>(at[static_cast<std::size_t>(tied[0])]),
-             &p.stages[static_cast<std::size_t>(tied[0])]
-                  .step[at[static_cast<std::size_t>(tied[0])]],
-             nullptr});
+      begin(
+          {0, "step", tied[0], -1, static_cast<int>(at[static_cast<std::size_t>(tied[0])]),
+           &p.stages[static_cast<std::size_t>(tied[0])].step[at[static_cast<std::size_t>(tied[0])]],
+           nullptr});
       run_tie(static_cast<int>(t), at);
       end();
       for (int s : tied) ++at[static_cast<std::size_t>(s)];
@@ -178,8 +178,7 @@ void Executor::Impl::run_steps(StepResult& result) {
     summing = false;
     const bool clips = settings.clip_norm > 0;
     begin({0, "sum of the loss", -1, -1, -1, nullptr, nullptr});
-    const std::vector<double> sums =
-        sum_over_ranks({loss, clips ? square_of_gradients() : 0});
+    const std::vector<double> sums = sum_over_ranks({loss, clips ? square_of_gradients() : 0});
     end();
     result.loss = sums[0];
     result.gradient_norm = std::sqrt(sums[1]);

@@ -23,8 +23,8 @@ OptimizerState start_state(const std::string& optimizer, const at::Tensor& param
                            at::ScalarType precise);
 
 /// One update in place: "sgd" (Polyak momentum), "adam" (Kingma and Ba 2015), "adamw" (Loshchilov
-/// and Hutter 2019), as PyTorch's. `step` counts from 0; `scale` multiplies the gradient (clipping).
-/// Throws Error for another optimizer.
+/// and Hutter 2019), as PyTorch's. `step` counts from 0; `scale` multiplies the gradient
+/// (clipping). Throws Error for another optimizer.
 void update(const std::string& optimizer, const OptimizerSettings& settings, std::int64_t step,
             const at::Tensor& gradient, double scale, OptimizerState& state);
 

@@ -57,9 +57,7 @@ class Preparer {
 
   PreparedInstr& at(const Place& p) { return s_.lists[p.list][p.index]; }
   const Buffer& buffer(std::int32_t b) const { return p_.buffers[static_cast<std::size_t>(b)]; }
-  const LocalBuffer& local(std::int32_t b) const {
-    return s_.buffers[static_cast<std::size_t>(b)];
-  }
+  const LocalBuffer& local(std::int32_t b) const { return s_.buffers[static_cast<std::size_t>(b)]; }
   int& version(std::int32_t b) { return versions_[static_cast<std::size_t>(b)]; }
 
   void prepare(const Instr& instr, int which) {
@@ -81,9 +79,9 @@ class Preparer {
     } else if (instr.kind == InstrKind::kCollective) {
       for (std::size_t i = 0; i < in.size(); ++i) {
         const Buffer& b = buffer(in[i]);
-        prepared.collectives.push_back(
-            local_collective(instr, b.kind != BufferKind::kValue, tables_.type(b.value, samples_),
-                             b, buffer(out[i]), mesh_, coordinates_));
+        prepared.collectives.push_back(local_collective(instr, b.kind != BufferKind::kValue,
+                                                        tables_.type(b.value, samples_), b,
+                                                        buffer(out[i]), mesh_, coordinates_));
       }
     }
     for (std::int32_t b : out) {

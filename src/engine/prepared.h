@@ -16,9 +16,9 @@ struct PreparedInstr {
   Kernel kernel;                    ///< Of the forward computation.
   std::vector<DType> result_types;  ///< Declared.
   bool adjoint = false;             ///< The instruction is of the backward pass.
-  bool keep = false;     ///< Forward: what autograd recorded serves the backward instructions.
-  bool rerun = false;    ///< Adjoint: no record serves; the forward computation is run again.
-  bool last = false;     ///< Adjoint: the operator's last; its record can go.
+  bool keep = false;       ///< Forward: what autograd recorded serves the backward instructions.
+  bool rerun = false;      ///< Adjoint: no record serves; the forward computation is run again.
+  bool last = false;       ///< Adjoint: the operator's last; its record can go.
   std::vector<int> group;  ///< Ranks that share the summed factors; one = none.
   /// Adjoint: the forward instruction's operands, for the shapes of those that are not given.
   std::vector<std::int32_t> forward_in;
@@ -37,7 +37,7 @@ struct PreparedSegment {
 
 /// Throws Error when an operator cannot be run, naming it.
 PreparedSegment prepare_segment(const SegmentProgram& program, const Graph& graph,
-                                MicroBatchTables& tables, std::int64_t samples,
-                                const Mesh& mesh, std::span<const int> coordinates);
+                                MicroBatchTables& tables, std::int64_t samples, const Mesh& mesh,
+                                std::span<const int> coordinates);
 
 }  // namespace meshwright

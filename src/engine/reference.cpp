@@ -70,13 +70,12 @@ struct Reference::Impl {
         output_boxes.push_back(whole(id).box);
         result_types.push_back(type(id).dtype);
       }
-      const Kernel kernel = kernel_of(find_op(op.kind), {op.attrs, inputs, outputs, input_boxes,
-                                                         output_boxes, 1, 0});
+      const Kernel kernel =
+          kernel_of(find_op(op.kind), {op.attrs, inputs, outputs, input_boxes, output_boxes, 1, 0});
       KernelServices services;
       services.draw = {draw_key(draw_key(settings.seed, op.name), static_cast<std::uint64_t>(step)),
                        first};
-      const auto results =
-          call_kernel(kernel, operands, result_types, settings.numerics, services);
+      const auto results = call_kernel(kernel, operands, result_types, settings.numerics, services);
       for (std::size_t j = 0; j < results.size(); ++j) {
         const ValueId id = op.outputs[j];
         values[id.index()] = results[j];
@@ -86,18 +85,16 @@ struct Reference::Impl {
         const auto exact = loss_weights(feeds, id, type(id), whole(id), first, precise);
         loss += results[j].detach().to(at::kDouble).mul(exact).sum().item<double>();
         losses.push_back(results[j]);
-        weights.push_back(
-            loss_weights(feeds, id, type(id), whole(id), first, settings.numerics));
+        weights.push_back(loss_weights(feeds, id, type(id), whole(id), first, settings.numerics));
       }
     }
     if (losses.empty() || leaves.empty()) return loss;
     const auto found = torch::autograd::grad(losses, leaves, weights, false, false, true);
     for (std::size_t i = 0; i < names.size(); ++i) {
       at::Tensor& sum = gradients[names[i]];
-      const at::Tensor g =
-          (found[i].defined() ? found[i] : at::zeros_like(leaves[i]))
-              .detach()
-              .to(settings.numerics.type_of(training.gradient_dtype));
+      const at::Tensor g = (found[i].defined() ? found[i] : at::zeros_like(leaves[i]))
+                               .detach()
+                               .to(settings.numerics.type_of(training.gradient_dtype));
       sum = sum.defined() ? sum.add(g) : g;
     }
     return loss;
@@ -107,9 +104,16 @@ struct Reference::Impl {
 Reference::Reference(const Graph& graph, const Training& training, std::int64_t global_batch,
                      std::int64_t micro_batches, const Feeds& feeds,
                      const ExecutorSettings& settings)
-    : impl_(new Impl{graph, training, global_batch / micro_batches, micro_batches, feeds, settings,
-                     MicroBatchTables(graph), requires_gradient(graph),
-                     std::vector<bool>(graph.values.size(), true), {}}) {
+    : impl_(new Impl{graph,
+                     training,
+                     global_batch / micro_batches,
+                     micro_batches,
+                     feeds,
+                     settings,
+                     MicroBatchTables(graph),
+                     requires_gradient(graph),
+                     std::vector<bool>(graph.values.size(), true),
+                     {}}) {
   for (const Op& op : graph.ops) {
     for (ValueId id : op.inputs) impl_->unread[id.index()] = false;
   }
@@ -119,8 +123,8 @@ Reference::Reference(const Graph& graph, const Training& training, std::int64_t 
     const ValueId id(static_cast<std::int64_t>(v));
     if (graph.values[v].kind != ValueKind::kParameter) continue;
     impl_->states[id.value] = start_state(
-        training.optimizer,
-        fed_tensor(feeds, id, impl_->type(id), impl_->whole(id), 0, 0, precise), precise.precise);
+        training.optimizer, fed_tensor(feeds, id, impl_->type(id), impl_->whole(id), 0, 0, precise),
+        precise.precise);
   }
 }
 

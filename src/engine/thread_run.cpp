@@ -31,8 +31,7 @@ RunDifference run_threads(const Program& program, const Plan& plan, const Graph&
     }
   }
   const Feeds feeds(graph, settings.seed, plan.global_batch);
-  Reference reference(graph, plan.training, plan.global_batch, plan.micro_batches, feeds,
-                      settings);
+  Reference reference(graph, plan.training, plan.global_batch, plan.micro_batches, feeds, settings);
   std::vector<StepResult> expected;
   for (int i = 0; i < steps; ++i) expected.push_back(reference.step(i));
 

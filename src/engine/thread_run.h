@@ -11,7 +11,7 @@ struct RunDifference {
   double loss = 0;        ///< Largest relative difference over the steps.
   double parameters = 0;  ///< Largest relative difference over all ranks' parts of all parameters.
   std::string worst;      ///< The parameter of that.
-  std::vector<double> losses;  ///< Of the program's run.
+  std::vector<double> losses;            ///< Of the program's run.
   std::vector<std::int64_t> bytes_sent;  ///< Per rank, all steps together.
 };
 

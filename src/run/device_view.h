@@ -44,8 +44,8 @@ struct LocalPiece {
 
 /// How one operand of a collective goes from buffer to buffer, for one device.
 struct LocalExchange {
-  bool sums = false;  ///< All-reduce, reduce-scatter, halo of a gradient: pieces are added.
-  bool flat = false;  ///< Both sides are taken as flat: pieces have one dim.
+  bool sums = false;        ///< All-reduce, reduce-scatter, halo of a gradient: pieces are added.
+  bool flat = false;        ///< Both sides are taken as flat: pieces have one dim.
   std::vector<Box> blocks;  ///< All-gather: each member's operand, counted from its own first.
   /// Reduce-scatter: what each member gets of this device's operand. All-gather: where each
   /// member's operand lies in the result. Empty boxes where there is none.
@@ -77,7 +77,7 @@ LocalCollective local_collective(const Instr& instr, bool gradient, const Tensor
 
 /// One item of a transfer for one device: pieces by rank.
 struct LocalTransfer {
-  std::optional<LocalBuffer> from, to;  ///< What it sends of, and receives into.
+  std::optional<LocalBuffer> from, to;       ///< What it sends of, and receives into.
   std::vector<LocalPiece> give, take, keep;  ///< LocalPiece::peer is a rank here.
 };
 LocalTransfer local_transfer(const TensorType& type, const Transfer::Item& item, bool aligned,

@@ -215,10 +215,10 @@ void Feeds::fill_loss_weights(ValueId id, const TensorType& type, const Box& box
   const int batch = batch_dim_of(type);
   for (std::size_t d = 0; d < type.dims.size(); ++d) {
     const Dim& dim = type.dims[d];
-    count *= static_cast<double>(static_cast<int>(d) == batch ? global_batch_ * dim.unit : dim.size);
+    count *=
+        static_cast<double>(static_cast<int>(d) == batch ? global_batch_ * dim.unit : dim.size);
   }
-  const bool loss =
-      value.producer.valid() && graph_.op(value.producer).kind == "cross_entropy";
+  const bool loss = value.producer.valid() && graph_.op(value.producer).kind == "cross_entropy";
   const std::uint64_t k = draw_key(draw_key(seed_, "loss"), value.name);
   each(type, box, first_sample, [&](std::int64_t position, std::int64_t index) {
     const double u = loss ? 1 : 2 * draw_uniform(k, static_cast<std::uint64_t>(index));
