@@ -216,7 +216,7 @@ KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& m
         throw InternalError(fmt::format("a part of result {} has the wrong shape", k));
       }
       part_of(run.results[k], d.outputs[k]).add_(d.results[k].detach().to(at::kDouble));
-      if (!d.results[k].requires_grad()) continue;
+      if (!at::GradMode::is_enabled() || !d.results[k].requires_grad()) continue;
       from.push_back(d.results[k]);
       seeds.push_back(part_of(c.seeds[k], d.outputs[k]));
     }

@@ -1,5 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+
 #include "base/error.h"
 #include "ops/ops.h"
 
@@ -165,7 +170,9 @@ Saved saved(const OpContext& c) {
 
 constexpr AttrSpec kAttrs[] = {
     {"causal", AttrType::kBool},
-    {"window", AttrType::kInt},        // Keys that a query sees, itself included; 0 = all.
+    // Keys that a query sees, itself included; 0 = all. Causal: the last ones; else those around
+    // it.
+    {"window", AttrType::kInt},
     {"query_offset", AttrType::kInt},  // Causal: keys in front of the first query's own.
     {.name = "kernel", .type = AttrType::kString, .choices = "flash unfused"},
     {"dropout", AttrType::kFloat, false, 0, 1},
@@ -197,6 +204,153 @@ std::vector<OpDef::Example> examples() {
           {{}, {grid, grid, grid}}};
 }
 
+// Keys and values of the kv heads that the local query heads read, one per query head: query head h
+// reads kv head h / r.
+Slot repeat_heads(KernelBuilder& k, Slot x, const Box& box, const Interval& heads,
+                  std::int64_t repeat, std::size_t at) {
+  if (repeat == 1) return x;
+  const Interval read = {heads.begin / repeat, (heads.end + repeat - 1) / repeat};
+  if (!heads.empty() && (read.begin < box[at].begin || read.end > box[at].end)) {
+    throw Error(
+        fmt::format("query heads {}..{} read kv heads {}..{}, but the part has {}..{}", heads.begin,
+                    heads.end, read.begin, read.end, box[at].begin, box[at].end),
+        {}, "split the heads into parts whose number divides that of the kv heads");
+  }
+  const auto dim = static_cast<std::int64_t>(at);
+  const auto slice = [&](Slot from, std::int64_t begin, std::int64_t end) {
+    return k.call("aten::slice.Tensor", {from, dim, begin, end});
+  };
+  x = slice(x, read.begin - box[at].begin, read.begin - box[at].begin + read.size());
+  std::vector<std::int64_t> sizes = sizes_of(box);
+  sizes[at] = read.size();
+  sizes.insert(sizes.begin() + dim + 1, repeat);
+  x = k.call("aten::expand", {k.call("aten::unsqueeze", {x, dim + 1}), sizes});
+  x = k.call("aten::flatten.using_ints", {x, dim, dim + 1});
+  const std::int64_t first = heads.begin - read.begin * repeat;
+  return slice(x, first, first + heads.size());
+}
+
+// Slopes of ALiBi (Press et al. 2022, section 3, and their code for numbers of heads that are no
+// power of two): 2^(-8 i / P) for the first P = 2^n heads, the odd ones of twice as many heads
+// after.
+Slot alibi_slopes(KernelBuilder& k, const Interval& heads, std::int64_t count) {
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
+  const double step = -8.0 / static_cast<double>(power);
+  const auto exponents = [&](std::int64_t begin, std::int64_t end, double factor, double shift) {
+    const Slot index = cast(k, indices(k, {begin, std::max(begin, end)}), DType::kF32);
+    return k.call("aten::add.Scalar", {k.call("aten::mul.Scalar", {index, factor}), shift});
+  };
+  const std::vector<Slot> both = {
+      exponents(heads.begin, std::min(heads.end, power), step, step),
+      exponents(std::max(heads.begin, power) - power, heads.end - power, step, step / 2)};
+  return k.call("aten::exp2", {k.call("aten::cat", {both, std::int64_t{0}})});
+}
+
+// What the mask hides: [s, t], or nothing.
+std::optional<Slot> hidden_keys(KernelBuilder& k, const KernelContext& c, Slot distance) {
+  const bool causal = attr_bool(c.attrs, "causal", false);
+  const std::int64_t window = attr_int(c.attrs, "window", 0);
+  const auto above = [&](std::int64_t limit) {
+    return k.call("aten::gt.Scalar", {distance, limit});
+  };
+  const auto below = [&](std::int64_t limit) {
+    return k.call("aten::lt.Scalar", {distance, limit});
+  };
+  if (!causal && window == 0) return std::nullopt;
+  if (window == 0) return below(0);
+  const Slot early = above(causal ? window - 1 : window / 2);
+  return k.call("aten::logical_or", {early, below(causal ? 0 : -((window - 1) / 2))});
+}
+
+// Unfused: scores, softmax, sum of values.
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const std::size_t at = c.inputs[0].rank() == 5 ? 2 : 1;
+  const auto dim = static_cast<std::int64_t>(at);
+  const Box& q = c.input_boxes[0];
+  const Interval queries = q[at];
+  const Interval keys = c.input_boxes[1][at];
+  const Interval heads = q[at + 1];
+  const DType dtype = c.inputs[0].dtype;
+  const std::int64_t all_heads = c.inputs[0].dims[at + 1].size;
+  const std::int64_t repeat = all_heads / c.inputs[1].dims[at + 1].size;
+  const auto swap = [&](Slot x, std::int64_t a, std::int64_t b) {
+    return k.call("aten::transpose.int", {x, a, b});
+  };
+  const auto sum = [&](Slot x, Slot y) { return k.call("aten::add.Tensor", {x, y}); };
+  const auto in_front = [&](int operand) {  // Heads before positions.
+    const Box& box = c.input_boxes[static_cast<std::size_t>(operand)];
+    if (operand == 0) return swap({0}, dim, dim + 1);
+    return swap(repeat_heads(k, {operand}, box, heads, repeat, at + 1), dim, dim + 1);
+  };
+
+  const double width = static_cast<double>(c.inputs[0].dims[at + 2].size);
+  const double scale = attr_float(c.attrs, "scale", 1 / std::sqrt(width));
+  const Slot scaled = k.call("aten::mul.Scalar", {in_front(0), scale});
+  Slot scores = k.call("aten::matmul", {scaled, swap(in_front(1), -1, -2)});
+  const double cap = attr_float(c.attrs, "softcap", 0);
+  if (cap > 0) {
+    const Slot bounded = k.call("aten::tanh", {k.call("aten::mul.Scalar", {scores, 1 / cap})});
+    scores = k.call("aten::mul.Scalar", {bounded, cap});
+  }
+  std::optional<Slot> sinks;
+  for (std::size_t i = 3; i < c.inputs.size(); ++i) {
+    Slot operand = cast(k, {static_cast<int>(i)}, dtype);
+    if (!is_bias(c.inputs[i])) {
+      sinks = operand;
+      continue;
+    }
+    // A bias per sample serves all its rows.
+    if (c.inputs[i].rank() == 4 && at == 2) {
+      operand = k.call("aten::unsqueeze", {operand, std::int64_t{1}});
+    }
+    scores = sum(scores, operand);
+  }
+  const std::int64_t offset = attr_int(c.attrs, "query_offset", 0);
+  const Slot rows =
+      k.call("aten::unsqueeze",
+             {indices(k, {queries.begin + offset, queries.end + offset}), std::int64_t{-1}});
+  const Slot distance = k.call("aten::sub.Tensor", {rows, indices(k, keys)});
+  if (attr_bool(c.attrs, "alibi", false)) {
+    const std::vector<std::int64_t> shape = {heads.size(), 1, 1};
+    const Slot slopes = k.call("aten::reshape", {alibi_slopes(k, heads, all_heads), shape});
+    const Slot far = k.call("aten::neg", {k.call("aten::abs", {distance})});
+    scores = sum(scores, cast(k, k.call("aten::mul.Tensor", {slopes, far}), dtype));
+  }
+  // A finite score, so that queries which see no key have weights that can be hidden after.
+  const std::optional<Slot> hidden = hidden_keys(k, c, distance);
+  const auto hide = [&](Slot x, double value) {
+    return k.call("aten::masked_fill.Scalar", {x, *hidden, value});
+  };
+  if (hidden) scores = hide(scores, -1e30);
+  std::vector<std::int64_t> sizes = sizes_of(q);
+  std::swap(sizes[at], sizes[at + 1]);
+  if (sinks) {  // One more column, without a value.
+    sizes.back() = 1;
+    const std::vector<std::int64_t> shape = {heads.size(), 1, 1};
+    const Slot column = k.call("aten::expand", {k.call("aten::reshape", {*sinks, shape}), sizes});
+    scores = k.call("aten::cat", {std::vector<Slot>{scores, column}, std::int64_t{-1}});
+  }
+  Slot weights = k.call("aten::softmax.int", {scores, std::int64_t{-1}});
+  if (sinks) {
+    weights =
+        k.call("aten::slice.Tensor", {weights, std::int64_t{-1}, std::int64_t{0}, keys.size()});
+  }
+  const std::int64_t window = attr_int(c.attrs, "window", 0);
+  if (window > 0 && offset + queries.end - keys.end >= window / 2) weights = hide(weights, 0);
+
+  TensorType whole = c.inputs[0];
+  Box box = q;
+  whole.dims[at] = c.inputs[0].dims[at + 1];
+  whole.dims[at + 1] = c.inputs[0].dims[at];
+  whole.dims[at + 2] = c.inputs[1].dims[at];
+  std::swap(box[at], box[at + 1]);
+  box[at + 2] = keys;
+  weights = drop(k, weights, attr_float(c.attrs, "dropout", 0), whole, box);
+  const Slot out = k.call("aten::matmul", {weights, in_front(2)});
+  return k.finish({k.call("aten::contiguous", {swap(out, dim, dim + 1)})});
+}
+
 }  // namespace
 
 const OpDef kAttention = {
@@ -204,7 +358,7 @@ const OpDef kAttention = {
     .summary =
         "q [b, s, H, d], k [b, t, G, d], v [b, t, G, e] (bias [H, s, t]) (sinks [H]) -> [b, s, H, "
         "e]; or all with rows, [b, n, s, H, d]",
-    .aten = "aten::scaled_dot_product_attention",
+    .aten = "",
     .operands = {3, 5},
     .attrs = kAttrs,
     .ring = true,
@@ -213,6 +367,7 @@ const OpDef kAttention = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -84,12 +84,27 @@ std::vector<OpDef::Example> examples() {
           {{{"dim", n(2)}}, {x, x, x}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const std::size_t rank = c.outputs[0].dims.size();
+  const std::size_t joined = dim_attr({c.attrs, c.inputs, c.outputs}, "dim", rank);
+  std::vector<Slot> pieces;
+  for (std::size_t n = 0; n < c.inputs.size(); ++n) {
+    const std::vector<std::int64_t> own = sizes_of(c.input_boxes[n]);
+    std::vector<std::int64_t> sizes = sizes_of(c.output_boxes[0]);
+    sizes[joined] = own[joined + own.size() - rank];
+    const Slot operand{static_cast<int>(n)};
+    pieces.push_back(own == sizes ? operand : k.call("aten::expand", {operand, sizes}));
+  }
+  return k.finish({k.call("aten::cat", {pieces, static_cast<std::int64_t>(joined)})});
+}
+
 }  // namespace
 
 const OpDef kConcat = {
     .kind = "concat",
     .summary = "Joins operands along one dim; smaller operands are repeated",
-    .aten = "aten::cat",
+    .aten = "",
     .operands = {1, 64},
     .element_types = "a",
     .attrs = kAttrs,
@@ -97,6 +112,7 @@ const OpDef kConcat = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -30,16 +30,22 @@ std::vector<OpDef::Example> examples() {
   return {{{{"p", 0.1}}, {x}}, {{}, {x}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  return k.finish({drop(k, {0}, attr_float(c.attrs, "p", 0), c.inputs[0], c.input_boxes[0])});
+}
+
 }  // namespace
 
 const OpDef kDropout = {
     .kind = "dropout",
     .summary = "Zeroes elements with probability p and scales the rest: [*] -> [*]",
-    .aten = "aten::native_dropout",
+    .aten = "",
     .attrs = kAttrs,
     .annotation = same_shape,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

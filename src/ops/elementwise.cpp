@@ -38,6 +38,10 @@ Saved both(const OpContext&) { return {{0, 1}, {}, Bytes(0)}; }
 
 Work scale_work(const OpContext& c) { return memory_work(c, 1, 1); }
 
+Kernel scale_kernel(const KernelContext& c) {
+  return one_call(c, "aten::mul.Scalar", {attr_float(c.attrs, "factor", 1)});
+}
+
 constexpr AttrSpec kScaleAttrs[] = {{"factor", AttrType::kFloat, false, -1e30, 1e30}};
 
 std::vector<OpDef::Example> pairs() {
@@ -79,11 +83,12 @@ const OpDef kMul = {
 const OpDef kScale = {
     .kind = "scale",
     .summary = "Product with a constant factor: [*] -> [*]",
-    .aten = "aten::mul.Scalar",
+    .aten = "",
     .attrs = kScaleAttrs,
     .annotation = same_shape,
     .work = scale_work,
     .saved = nothing,
+    .kernel = scale_kernel,
     .examples = singles,
 };
 

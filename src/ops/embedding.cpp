@@ -27,17 +27,37 @@ std::vector<OpDef::Example> examples() {
           {{}, {{DType::kI32, {{"seq", 16}}}, table}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const Interval rows = c.input_boxes[1][0];
+  if (rows.size() == c.inputs[1].dims[0].size) {
+    return k.finish({k.call("aten::embedding", {Slot{1}, Slot{0}})});
+  }
+  if (rows.empty()) {
+    return k.finish({k.call(
+        "aten::zeros", {sizes_of(c.output_boxes[0]), c.outputs[0].dtype, NoValue(), RunDevice()})});
+  }
+  // Rows that others hold: any row of this part, then zeros.
+  const Slot local = k.call("aten::sub.Scalar", {Slot{0}, rows.begin});
+  const Slot near = k.call("aten::clamp", {local, std::int64_t{0}, rows.size() - 1});
+  const Slot elsewhere =
+      k.call("aten::unsqueeze", {k.call("aten::ne.Tensor", {local, near}), std::int64_t{-1}});
+  const Slot found = k.call("aten::embedding", {Slot{1}, near});
+  return k.finish({k.call("aten::masked_fill.Scalar", {found, elsewhere, 0.0})});
+}
+
 }  // namespace
 
 const OpDef kEmbedding = {
     .kind = "embedding",
     .summary = "Rows of a table: ids [*] (integer), table [vocab, h] -> [*, h]",
-    .aten = "aten::embedding",
+    .aten = "",
     .operands = {2, 2},
     .element_types = "if",
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

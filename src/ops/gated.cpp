@@ -1,3 +1,4 @@
+#include "ops/activation.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -26,6 +27,20 @@ std::vector<OpDef::Example> examples() {
   return {{{{"act", std::string("silu")}}, {x, x}}, {{}, {y, y}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const std::string act = attr_string(c.attrs, "act", "silu");
+  Slot gate{0};
+  Slot up{1};
+  if (act == "clamped_silu") {
+    // GPT-OSS: both sides bounded by 7, the sigmoid of quick_gelu, one more than `up`.
+    gate = k.call("aten::clamp_max", {gate, 7.0});
+    up = k.call("aten::add.Scalar", {k.call("aten::clamp", {up, -7.0, 7.0}), 1.0});
+  }
+  const Slot active = activate(k, act == "clamped_silu" ? "quick_gelu" : act, gate);
+  return k.finish({k.call("aten::mul.Tensor", {active, up})});
+}
+
 }  // namespace
 
 const OpDef kGated = {
@@ -37,6 +52,7 @@ const OpDef kGated = {
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

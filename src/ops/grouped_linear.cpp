@@ -34,6 +34,21 @@ std::vector<OpDef::Example> examples() {
   return {{{}, {x, w}}, {{}, {x, w, bias}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const Box& x = c.input_boxes[0];
+  const std::vector<std::int64_t> flat = {x[0].size(), x[1].size() * x[2].size(), x[3].size()};
+  const Slot rows = k.call("aten::reshape", {Slot{0}, flat});
+  const Slot weight = k.call("aten::transpose.int", {Slot{1}, std::int64_t{1}, std::int64_t{2}});
+  Slot y = k.call("aten::bmm", {rows, weight});
+  // As in linear: one device of a sum adds the bias.
+  if (c.inputs.size() == 3 && c.part == 0) {
+    const Slot bias = k.call("aten::unsqueeze", {Slot{2}, std::int64_t{1}});
+    y = k.call("aten::add.Tensor", {y, bias});
+  }
+  return k.finish({k.call("aten::reshape", {y, sizes_of(c.output_boxes[0])})});
+}
+
 }  // namespace
 
 const OpDef kGroupedLinear = {
@@ -44,6 +59,7 @@ const OpDef kGroupedLinear = {
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

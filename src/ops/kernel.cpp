@@ -21,4 +21,40 @@ std::vector<std::int64_t> sizes_of(const Box& box) {
   return sizes;
 }
 
+Slot cast(KernelBuilder& k, Slot x, DType dtype) { return k.call("aten::to.dtype", {x, dtype}); }
+
+Slot indices(KernelBuilder& k, const Interval& interval) {
+  return k.call("aten::arange.start",
+                {interval.begin, interval.end, DType::kI64, NoValue(), RunDevice()});
+}
+
+Slot drop(KernelBuilder& k, Slot x, double p, const TensorType& whole, const Box& box) {
+  if (p <= 0) return x;
+  if (p >= 1) return k.call("aten::mul.Scalar", {x, 0.0});
+  std::vector<std::int64_t> begins, sizes, whole_sizes;
+  const auto add = [&](const Interval& part, std::int64_t size) {
+    begins.push_back(part.begin);
+    sizes.push_back(part.size());
+    whole_sizes.push_back(size);
+  };
+  std::int64_t batch_dim = -1;
+  bool folded = false;
+  for (std::size_t d = 0; d < box.size(); ++d) {
+    const Dim& dim = whole.dims[d];
+    if (dim.name != "batch" || batch_dim >= 0) {
+      add(box[d], dim.size);
+      continue;
+    }
+    // A sample's rows folded into the batch are a dim of their own.
+    batch_dim = static_cast<std::int64_t>(d);
+    const std::int64_t rows = dim.unit;
+    folded = rows > 1;
+    add({box[d].begin / rows, (box[d].end + rows - 1) / rows}, dim.size / rows);
+    if (folded) add({0, rows}, rows);
+  }
+  Slot keep = k.call("random::keep", {p, begins, sizes, whole_sizes, batch_dim});
+  if (folded) keep = k.call("aten::reshape", {keep, sizes_of(box)});
+  return k.call("aten::mul.Scalar", {k.call("aten::mul.Tensor", {x, keep}), 1 / (1 - p)});
+}
+
 }  // namespace meshwright

@@ -96,4 +96,11 @@ Kernel one_call(const KernelContext& context, std::string_view name,
 /// Sizes of a box.
 std::vector<std::int64_t> sizes_of(const Box& box);
 
+/// x as what the run uses for an element type.
+Slot cast(KernelBuilder& k, Slot x, DType dtype);
+/// begin, begin + 1, … end - 1 as 64-bit integers.
+Slot indices(KernelBuilder& k, const Interval& interval);
+/// Dropout of x, the part `box` of a tensor of type `whole`; draws of the dim "batch" go by sample.
+Slot drop(KernelBuilder& k, Slot x, double p, const TensorType& whole, const Box& box);
+
 }  // namespace meshwright

@@ -30,17 +30,28 @@ std::vector<OpDef::Example> examples() {
   return {{{{"eps", 1e-5}}, {x, w, w}}, {{}, {x, w}}, {{}, {x}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const auto operand = [&](int i) {
+    return i < static_cast<int>(c.inputs.size()) ? KernelArg(Slot{i}) : KernelArg(NoValue());
+  };
+  const std::vector<std::int64_t> width = {c.inputs[0].dims.back().size};
+  return k.finish({k.call("aten::layer_norm", {Slot{0}, width, operand(1), operand(2),
+                                               attr_float(c.attrs, "eps", 1e-5)})});
+}
+
 }  // namespace
 
 const OpDef kLayerNorm = {
     .kind = "layer_norm",
     .summary = "Normalization of the last dim: x [*, h] (weight [h] (bias [h])) -> [*, h]",
-    .aten = "aten::layer_norm",
+    .aten = "",
     .operands = {1, 3},
     .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

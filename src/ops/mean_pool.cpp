@@ -33,16 +33,21 @@ std::vector<OpDef::Example> examples() {
   return {{{{"dim", std::int64_t{1}}}, {x}}, {{{"dim", std::int64_t{-1}}}, {x}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  return one_call(c, "aten::mean.dim", {std::vector<std::int64_t>{attr_int(c.attrs, "dim", 0)}});
+}
+
 }  // namespace
 
 const OpDef kMeanPool = {
     .kind = "mean_pool",
     .summary = "Mean over one dim, which the result lacks",
-    .aten = "aten::mean.dim",
+    .aten = "",
     .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

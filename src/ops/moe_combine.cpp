@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "ops/moe_windows.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -44,6 +45,28 @@ std::vector<OpDef::Example> examples() {
   return {{{{"top_k", std::int64_t{2}}}, {y, probs}}, {{{"top_k", std::int64_t{1}}}, {z, probs}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const Box& y = c.input_boxes[0];
+  const ExpertRows rows = expert_rows(k, {1}, c.input_boxes[1], y[2], c.inputs[1].dims[1].size,
+                                      c.inputs[0].dims[2].size);
+  const std::int64_t experts = y[0].size(), samples = y[1].size(), width = y[3].size();
+  const std::vector<std::int64_t> index = {samples, y[2].size() * experts, 1};
+  const std::vector<std::int64_t> wide = {samples, y[2].size() * experts, width};
+  const std::vector<std::int64_t> experts_last = {1, 2, 0, 3};
+  const Slot prob = k.call("aten::gather", {Slot{1}, std::int64_t{1}, rows.token});
+  const Slot weight =
+      cast(k, k.call("aten::masked_fill.Scalar", {prob, rows.none, 0.0}), c.inputs[0].dtype);
+  const Slot results = k.call("aten::permute", {Slot{0}, experts_last});
+  const Slot weighted =
+      k.call("aten::mul.Tensor", {results, k.call("aten::unsqueeze", {weight, std::int64_t{-1}})});
+  const Slot token = k.call("aten::expand", {k.call("aten::reshape", {rows.token, index}), wide});
+  const Slot zeros = k.call(
+      "aten::zeros", {sizes_of(c.output_boxes[0]), c.inputs[0].dtype, NoValue(), RunDevice()});
+  return k.finish({k.call("aten::scatter_add", {zeros, std::int64_t{1}, token,
+                                                k.call("aten::reshape", {weighted, wide})})});
+}
+
 }  // namespace
 
 const OpDef kMoeCombine = {
@@ -56,6 +79,7 @@ const OpDef kMoeCombine = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

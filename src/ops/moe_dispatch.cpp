@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "ops/moe_windows.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -48,6 +49,25 @@ std::vector<OpDef::Example> examples() {
   return {{{{"top_k", std::int64_t{2}}}, {x, probs}}, {{{"top_k", std::int64_t{1}}}, {x, probs}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const Box& y = c.output_boxes[0];
+  const ExpertRows rows = expert_rows(k, {1}, c.input_boxes[1], y[2], c.inputs[0].dims[1].size,
+                                      c.outputs[0].dims[2].size);
+  const std::int64_t experts = y[0].size(), samples = y[1].size(), width = y[3].size();
+  const std::vector<std::int64_t> index = {samples, y[2].size() * experts, 1};
+  const std::vector<std::int64_t> wide = {samples, y[2].size() * experts, width};
+  const std::vector<std::int64_t> by_token = {samples, y[2].size(), experts, width};
+  const std::vector<std::int64_t> experts_first = {2, 0, 1, 3};
+  const Slot token = k.call("aten::expand", {k.call("aten::reshape", {rows.token, index}), wide});
+  const Slot found = k.call("aten::reshape",
+                            {k.call("aten::gather", {Slot{0}, std::int64_t{1}, token}), by_token});
+  const Slot none = k.call("aten::unsqueeze", {rows.none, std::int64_t{-1}});
+  const Slot filled = k.call("aten::masked_fill.Scalar", {found, none, 0.0});
+  const Slot view = k.call("aten::permute", {filled, experts_first});
+  return k.finish({k.call("aten::contiguous", {view})});
+}
+
 }  // namespace
 
 const OpDef kMoeDispatch = {
@@ -61,6 +81,7 @@ const OpDef kMoeDispatch = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -31,17 +31,31 @@ std::vector<OpDef::Example> examples() {
           {{}, {q, {DType::kBf16, {{"head_dim", 8}}}}}};
 }
 
+// Zhang and Sennrich 2019; the statistic in the precise type, as Llama's norm has it.
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const std::vector<std::int64_t> last = {-1};
+  const Slot x = cast(k, {0}, DType::kF32);
+  const Slot square = k.call("aten::mean.dim", {k.call("aten::square", {x}), last, true});
+  const double eps = attr_float(c.attrs, "eps", 1e-6);
+  const Slot scale = k.call("aten::rsqrt", {k.call("aten::add.Scalar", {square, eps})});
+  Slot y = cast(k, k.call("aten::mul.Tensor", {x, scale}), c.inputs[0].dtype);
+  if (c.inputs.size() == 2) y = k.call("aten::mul.Tensor", {y, Slot{1}});
+  return k.finish({y});
+}
+
 }  // namespace
 
 const OpDef kRmsNorm = {
     .kind = "rms_norm",
     .summary = "Root-mean-square normalization of the last dim: x [*, h] (weight [h]) -> [*, h]",
-    .aten = "aten::rms_norm",
+    .aten = "",
     .operands = {1, 2},
     .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

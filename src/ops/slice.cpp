@@ -50,18 +50,27 @@ std::vector<OpDef::Example> examples() {
           {{{"dim", n(-1)}, {"start", n(8)}, {"length", n(16)}}, {x}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const std::int64_t start = attr_int(c.attrs, "start", 0);
+  const Slot view = k.call("aten::slice.Tensor", {Slot{0}, attr_int(c.attrs, "dim", 0), start,
+                                                  start + attr_int(c.attrs, "length", 1)});
+  return k.finish({k.call("aten::clone", {view})});
+}
+
 }  // namespace
 
 const OpDef kSlice = {
     .kind = "slice",
     .summary = "The interval [start, start + length) of one dim",
-    .aten = "aten::slice_copy.Tensor",
+    .aten = "",
     .element_types = "a",
     .attrs = kAttrs,
     .annotation = annotation,
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

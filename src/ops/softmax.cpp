@@ -14,15 +14,20 @@ std::vector<OpDef::Example> examples() {
           {{}, {{DType::kF32, {{"tokens", 8}, {"types", 6}}}}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  return one_call(c, "aten::softmax.int", {std::int64_t{-1}});
+}
+
 }  // namespace
 
 const OpDef kSoftmax = {
     .kind = "softmax",
     .summary = "Softmax of the last dim: [*, k] -> [*, k]",
-    .aten = "aten::softmax.int",
+    .aten = "",
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

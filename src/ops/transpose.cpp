@@ -39,17 +39,24 @@ std::vector<OpDef::Example> examples() {
           {{{"perm", std::vector<std::int64_t>{1, 0}}}, {m}}};
 }
 
+Kernel kernel(const KernelContext& c) {
+  KernelBuilder k(c);
+  const Slot view = k.call("aten::permute", {Slot{0}, attr_ints(c.attrs, "perm")});
+  return k.finish({k.call("aten::contiguous", {view})});
+}
+
 }  // namespace
 
 const OpDef kTranspose = {
     .kind = "transpose",
     .summary = "Permutes dims (a copy): result dim i is operand dim perm[i]",
-    .aten = "aten::permute_copy",
+    .aten = "",
     .element_types = "a",
     .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 
