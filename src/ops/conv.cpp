@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "ops/conv_kernel.h"
+#include "ops/kernel_dims.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -104,6 +106,18 @@ Work work(const OpContext& c) {
 
 Saved saved(const OpContext&) { return {{0}, {}, Bytes(0)}; }
 
+Kernel kernel(const KernelContext& c) {
+  const Window w = window(op_context(c));
+  const auto middle = w.padding.begin() + static_cast<std::ptrdiff_t>(w.axes);
+  return conv_kernel(c, {w.stride,
+                         w.dilation,
+                         {w.padding.begin(), middle},
+                         {middle, w.padding.end()},
+                         w.extra,
+                         w.groups,
+                         w.transposed});
+}
+
 // Strides, windows and sizes are bounded so that products stay below 2^62.
 constexpr AttrSpec kAttrs[] = {
     {"stride", AttrType::kInts, false, 1, 1048576},
@@ -138,7 +152,6 @@ std::vector<OpDef::Example> examples() {
 const OpDef kConv = {
     .kind = "conv",
     .summary = "Convolution: x [b, in, *], w [out, in, *] (transposed: [in, out, *]) (bias [out])",
-    .aten = "aten::convolution",
     .operands = {2, 3},
     .attrs = kAttrs,
     .annotation = annotation,
@@ -146,6 +159,7 @@ const OpDef kConv = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "ops/conv_kernel.h"
+#include "ops/kernel_dims.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -87,6 +89,18 @@ Work work(const OpContext& c) {
 
 Saved saved(const OpContext&) { return {{0}, {}, Bytes(0)}; }
 
+Kernel kernel(const KernelContext& c) {
+  ConvWindows windows;
+  for (const std::size_t axis : {0, 1}) {
+    const Window w = window(op_context(c), axis);
+    windows.stride.push_back(w.stride);
+    windows.dilation.push_back(1);
+    windows.begin.push_back(w.padding);
+    windows.end.push_back(w.padding);
+  }
+  return conv_kernel(c, windows);
+}
+
 constexpr AttrSpec kAttrs[] = {
     {"kernel", AttrType::kIntOrInts, false, 1, 1048576},
     {"stride", AttrType::kIntOrInts, false, 1, 1048576},
@@ -112,7 +126,6 @@ std::vector<OpDef::Example> examples() {
 const OpDef kConv2d = {
     .kind = "conv2d",
     .summary = "Convolution: x [b, in, y, x], w [out, in, p, q] (bias [out]) -> [b, out, y', x']",
-    .aten = "aten::conv2d",
     .operands = {2, 3},
     .attrs = kAttrs,
     .annotation = annotation,
@@ -120,6 +133,7 @@ const OpDef kConv2d = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "ops/kernel_dims.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -36,6 +37,22 @@ Work work(const OpContext& c) {
 
 Saved saved(const OpContext&) { return {{1}, {}, Bytes(0)}; }
 
+// Negative indices count from the end.
+Kernel kernel(const KernelContext& c) {
+  const std::size_t dim = dim_attr(op_context(c), "dim");
+  const std::int64_t size = c.inputs[0].dims[dim].size;
+  std::int64_t count = 1;
+  for (const Interval& i : c.input_boxes[1]) count *= i.size();
+  KernelBuilder k(c);
+  Slot index = k.call("aten::to.dtype", {Slot{1}, DType::kI64});
+  index = k.call("aten::reshape", {index, std::vector<std::int64_t>{count}});
+  const Slot negative = k.call("aten::lt.Scalar", {index, std::int64_t{0}});
+  const Slot shifted = k.call("aten::add.Scalar", {index, size});
+  index = k.call("aten::where.self", {negative, shifted, index});
+  const Slot rows = k.call("aten::index_select", {Slot{0}, static_cast<std::int64_t>(dim), index});
+  return k.finish({k.call("aten::reshape", {rows, sizes_of(c.output_boxes[0])})});
+}
+
 constexpr AttrSpec kAttrs[] = {{"dim", AttrType::kInt, true, -8, 7}};
 
 std::vector<OpDef::Example> examples() {
@@ -50,7 +67,6 @@ std::vector<OpDef::Example> examples() {
 const OpDef kGather = {
     .kind = "gather",
     .summary = "Picks elements of one dim: data [a, v, b], indices [*] (integer) -> [a, *, b]",
-    .aten = "aten::index_select",
     .operands = {2, 2},
     .element_types = "ai",
     .attrs = kAttrs,
@@ -58,6 +74,7 @@ const OpDef kGather = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -1,3 +1,4 @@
+#include "ops/kernel_dims.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -18,6 +19,20 @@ std::vector<TensorType> infer(const OpContext& c, const Rule& rule) {
 Work work(const OpContext& c) { return memory_work(c, 0, 1); }
 Saved saved(const OpContext&) { return {}; }
 
+Kernel kernel(const KernelContext& c) {
+  // The list begins with the last dim and may end before the first.
+  const std::size_t behind = c.inputs[0].dims.size() - 1 - dim_attr(op_context(c), "dim");
+  std::vector<std::int64_t> pads(2 * behind);
+  pads.push_back(attr_int(c.attrs, "before", 0));
+  pads.push_back(attr_int(c.attrs, "after", 0));
+  // Which refuses to pad what is empty.
+  if (is_empty(c.output_boxes[0])) {
+    KernelBuilder k(c);
+    return k.finish({k.call("aten::new_zeros", {Slot{0}, sizes_of(c.output_boxes[0])})});
+  }
+  return one_call(c, "aten::constant_pad_nd", {pads, std::int64_t{0}});
+}
+
 constexpr AttrSpec kAttrs[] = {
     {"dim", AttrType::kInt, true, -8, 7},
     {"before", AttrType::kInt},
@@ -36,13 +51,13 @@ std::vector<OpDef::Example> examples() {
 const OpDef kPad = {
     .kind = "pad",
     .summary = "Zeros before and after one dim",
-    .aten = "aten::constant_pad_nd",
     .element_types = "a",
     .attrs = kAttrs,
     .annotation = annotation,
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/kernel_dims.h"
 #include "ops/ops.h"
 
 namespace meshwright {
@@ -48,6 +49,7 @@ constexpr Function kFunctions[] = {
     {"erf", 8, Keeps::kOperands},
     {"exp", 8, Keeps::kResult},
     {"floor", 1, Keeps::kNothing},
+    {"fmod", 2, Keeps::kOperands},
     {"ge", 1, Keeps::kNothing, true},
     {"gt", 1, Keeps::kNothing, true},
     {"hardsigmoid", 3, Keeps::kOperands},
@@ -159,6 +161,125 @@ Saved saved(const OpContext& c) {
   return saved;
 }
 
+// What functions need besides their operands.
+struct Lack {
+  std::string_view fn, what;
+};
+constexpr Lack kLacks[] = {
+    {"bernoulli", "the seed of its draws"},
+    {"bitwise_shift", "its direction"},
+    {"celu", "its alpha"},
+    {"clamp", "its bounds"},
+    {"dequantize", "its scale and zero point"},
+    {"elu", "its alpha"},
+    {"hardsigmoid", "its alpha and beta"},
+    {"leaky_relu", "its slope"},
+    {"quantize", "its scale and zero point"},
+    {"rand_like", "its distribution"},
+    {"shrink", "its bounds"},
+    {"swish", "its alpha"},
+    {"threshold", "its threshold"},
+};
+
+// Functions of any number of operands, two at a time.
+struct Chain {
+  std::string_view fn, aten;
+};
+constexpr Chain kChains[] = {
+    {"add", "aten::add.Tensor"},
+    {"bitwise_and", "aten::bitwise_and.Tensor"},
+    {"bitwise_or", "aten::bitwise_or.Tensor"},
+    {"bitwise_xor", "aten::bitwise_xor.Tensor"},
+    {"logical_and", "aten::logical_and"},
+    {"logical_or", "aten::logical_or"},
+    {"logical_xor", "aten::logical_xor"},
+    {"maximum", "aten::maximum"},
+    {"mean", "aten::add.Tensor"},
+    {"minimum", "aten::minimum"},
+    {"mul", "aten::mul.Tensor"},
+};
+
+// Functions that ATen has for floating-point operands only, or for numbers only.
+constexpr std::string_view kOfFloats[] = {"hardswish", "mish", "selu", "softplus", "softsign"};
+constexpr std::string_view kOfNumbers[] = {"abs", "ceil", "div",       "floor", "fmod",
+                                           "neg", "pow",  "remainder", "round", "sub"};
+
+Slot composed(KernelBuilder& k, const KernelContext& c, std::string_view fn,
+              const std::vector<Slot>& x) {
+  const auto count = [&](std::size_t wanted) {
+    if (x.size() == wanted) return;
+    throw Error(fmt::format("pointwise '{}' takes {} operands, not {}", fn, wanted, x.size()));
+  };
+  if (const auto chain = std::ranges::find(kChains, fn, &Chain::fn); chain != std::end(kChains)) {
+    Slot y = x[0];
+    for (std::size_t i = 1; i < x.size(); ++i) y = k.call(chain->aten, {y, x[i]});
+    if (x.size() == 1 && fn.starts_with("logical_"))
+      y = k.call("aten::to.dtype", {y, DType::kBool});
+    if (fn != "mean" || x.size() == 1) return y;
+    return k.call("aten::div.Scalar", {y, static_cast<double>(x.size())});
+  }
+  if (fn == "div") {
+    count(2);
+    // Integers divide to integers, towards zero.
+    const bool integers =
+        std::ranges::all_of(c.inputs, [](const TensorType& t) { return !is_floating(t.dtype); });
+    if (!integers || is_floating(c.outputs[0].dtype))
+      return k.call("aten::div.Tensor", {x[0], x[1]});
+    return k.call("aten::div.Tensor_mode", {x[0], x[1], std::string("trunc")});
+  }
+  if (fn == "pow") {
+    count(2);
+    return k.call("aten::pow.Tensor_Tensor", {x[0], x[1]});
+  }
+  if (fn == "prelu") {
+    count(2);
+    // aten::prelu takes no slopes that stretch.
+    const Slot positive = k.call("aten::gt.Scalar", {x[0], 0.0});
+    return k.call("aten::where.self", {positive, x[0], k.call("aten::mul.Tensor", {x[0], x[1]})});
+  }
+  if (fn == "where") {
+    count(3);
+    return k.call("aten::where.self", {k.call("aten::to.dtype", {x[0], DType::kBool}), x[1], x[2]});
+  }
+  if (fn == "softsign") {
+    count(1);
+    const Slot denominator = k.call("aten::add.Scalar", {k.call("aten::abs", {x[0]}), 1.0});
+    return k.call("aten::div.Tensor", {x[0], denominator});
+  }
+  constexpr std::string_view kPairs[] = {"eq", "fmod", "ge", "gt", "le", "lt", "remainder", "sub"};
+  if (std::ranges::find(kPairs, fn) != std::end(kPairs)) {
+    count(2);
+    return k.call(fmt::format("aten::{}.Tensor", fn), {x[0], x[1]});
+  }
+  count(1);
+  return fn == "cast" ? x[0] : k.call(fmt::format("aten::{}", fn), {x[0]});
+}
+
+// The interpreter gives results the element types that the graph declares.
+Kernel kernel(const KernelContext& c) {
+  const std::string_view fn = function(op_context(c)).name;
+  if (const auto lack = std::ranges::find(kLacks, fn, &Lack::fn); lack != std::end(kLacks)) {
+    cannot_run("pointwise", fn, lack->what);
+  }
+  KernelBuilder k(c);
+  std::vector<Slot> operands;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    const DType dtype = c.inputs[i].dtype;
+    Slot x{static_cast<int>(i)};
+    if (fn.starts_with("bitwise_") && is_floating(dtype)) {
+      throw Error(fmt::format("pointwise '{}' takes no floating-point operands", fn));
+    }
+    if (!is_floating(dtype) && std::ranges::find(kOfFloats, fn) != std::end(kOfFloats)) {
+      x = k.call("aten::to.dtype", {x, DType::kF64});
+    }
+    if (dtype == DType::kBool && std::ranges::find(kOfNumbers, fn) != std::end(kOfNumbers)) {
+      x = k.call("aten::to.dtype", {x, DType::kI64});
+    }
+    operands.push_back(x);
+  }
+  return k.finish({composed(k, c, fn, operands)});
+}
+
 constexpr AttrSpec kAttrs[] = {
     {.name = "fn", .type = AttrType::kString, .required = true},
     {.name = "dtype", .type = AttrType::kString},  // Of the result: "bf16", "bool", …
@@ -189,6 +310,7 @@ const OpDef kPointwise = {
     .infer = infer,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 

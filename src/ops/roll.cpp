@@ -28,6 +28,12 @@ std::string annotation(const OpContext& c) {
 Work work(const OpContext& c) { return memory_work(c, 0, 1); }
 Saved saved(const OpContext&) { return {}; }
 
+Kernel kernel(const KernelContext& c) {
+  const auto dims = attr_ints(c.attrs, "dims");
+  if (dims.empty()) return one_call(c, "aten::alias");  // aten::roll wants a shift.
+  return one_call(c, "aten::roll", {attr_ints(c.attrs, "shifts"), dims});
+}
+
 constexpr AttrSpec kAttrs[] = {
     {"dims", AttrType::kInts, true, 0, 7},
     {"shifts", AttrType::kInts, true, -1048576, 1048576},
@@ -45,12 +51,12 @@ std::vector<OpDef::Example> examples() {
 const OpDef kRoll = {
     .kind = "roll",
     .summary = "Cyclic shift along dims (shifted windows)",
-    .aten = "aten::roll",
     .element_types = "a",
     .attrs = kAttrs,
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .kernel = kernel,
     .examples = examples,
 };
 
