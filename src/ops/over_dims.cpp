@@ -71,9 +71,10 @@ constexpr AttrSpec kAttrs[] = {
 std::vector<OpDef::Example> examples() {
   const TensorType x{DType::kBf16, {{"batch", 4}, {"channels", 6}, {"height", 8}, {"width", 8}}};
   const Attr softmax = std::string("softmax");
-  const Attr triangle = std::string("trilu");
+  const Attr sums = std::string("cumsum");
   return {{{{"fn", softmax}, {"dims", std::vector<std::int64_t>{1}}}, {x}},
-          {{{"fn", triangle}, {"dims", std::vector<std::int64_t>{-2, -1}}}, {x}}};
+          {{{"fn", softmax}, {"dims", std::vector<std::int64_t>{-2, -1}}}, {x}},
+          {{{"fn", sums}, {"dims", std::vector<std::int64_t>{2}}}, {x}}};
 }
 
 }  // namespace
