@@ -156,7 +156,10 @@ BeatReading read_slot(const BeatSlot& slot) {
     const std::uint64_t before = slot.sequence.load(std::memory_order_acquire);
     if (before == 0) break;
     reading.place = place_text(slot);
-    if (before % 2 == 0 && slot.sequence.load(std::memory_order_relaxed) == before) break;
+    reading.torn = before % 2 != 0 || slot.sequence.load(std::memory_order_relaxed) != before;
+    if (!reading.torn) break;
+    // The writer may want this core.
+    if (attempt > 10) ::usleep(50);
   }
   if (reading.state == RankState::kFailed) {
     reading.failure =

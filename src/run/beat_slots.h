@@ -90,6 +90,7 @@ struct BeatReading {
   std::uint64_t places = 0;  ///< How often the rank has said where it is.
   bool at_gate = false;
   std::string place;    ///< "step 3, forward of chunk 1, …: linear up"; empty = not said.
+  bool torn = false;    ///< It was being written all the while: parts of two places.
   std::string failure;  ///< Of kFailed.
   int failure_code = 1;
   int blames = -1;  ///< The rank that a failure is blamed on; -1 = none.
@@ -98,7 +99,7 @@ struct BeatReading {
 
 /// Counters and state alone, without texts.
 BeatReading read_beats(const BeatSlot& slot);
-/// All of it. Never waits: the place of a rank that died while writing may be torn.
+/// All of it. Waits 5 ms at most for a place that is being written.
 BeatReading read_slot(const BeatSlot& slot);
 
 /// `text` on one line: control characters become spaces, at most `limit` bytes.

@@ -55,6 +55,7 @@ std::optional<Fault> fault_of(int rank, const RankView& view) {
     fault.what = "exited before its work was done";
   } else if (!view.status && view.silent_ms >= view.silence_limit_ms) {
     fault.weight = FaultWeight::kCause;
+    fault.ns -= static_cast<std::int64_t>(view.silent_ms * 1e6);
     fault.what = fmt::format(
         "{} for {:.1f} s",
         view.stopped ? "is stopped by a signal and has not answered" : "has not answered",
