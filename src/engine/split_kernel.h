@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <vector>
 
 #include "ir/rule.h"
@@ -32,9 +33,10 @@ struct KernelRun {
 
 // Runs the kernel on every device of the mesh under a strategy of check_strategy's kind, with the
 // neighbours' rows that lowering would bring. Throws Error where lowering refuses the split.
-KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& mesh);
+KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& mesh,
+                    std::string_view numerics = "float64");
 // On one device.
-KernelRun run_whole(const KernelCase& c);
+KernelRun run_whole(const KernelCase& c, std::string_view numerics = "float64");
 
 // A mesh with an axis of each size, and the strategy that splits factor f by the f-th list of axes.
 Mesh test_mesh(std::initializer_list<int> sizes);

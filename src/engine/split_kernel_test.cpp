@@ -141,8 +141,9 @@ KernelCase draw_case(const OpDef& def, const OpDef::Example& example) {
   return c;
 }
 
-KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& mesh) {
-  const Numerics numerics = parse_numerics("float64");
+KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& mesh,
+                    std::string_view numerics_name) {
+  const Numerics numerics = parse_numerics(numerics_name);
   std::uint32_t summed = 0;
   for (std::size_t f = 0; f < c.rule.factors.size(); ++f) {
     if (c.rule.factors[f].kind == FactorKind::kSum) summed |= strategy.factors[f].mask();
@@ -163,7 +164,9 @@ KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& m
     for (std::size_t k = 0; k < c.inputs.size(); ++k) {
       d.inputs.push_back(box_of(c.inputs[k], input_sharding(c.rule, strategy, k), mesh, at));
       widen(c, strategy, mesh, k, d.inputs.back());
-      at::Tensor part = part_of(c.operands[k], d.inputs.back()).clone();
+      at::Tensor part = part_of(c.operands[k], d.inputs.back())
+                            .to(numerics.type_of(c.inputs[k].dtype), /*non_blocking=*/false,
+                                /*copy=*/true);
       d.operands.push_back(part.requires_grad_(is_floating(c.inputs[k].dtype)));
     }
     for (std::size_t k = 0; k < c.outputs.size(); ++k) {
@@ -218,7 +221,7 @@ KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& m
       part_of(run.results[k], d.outputs[k]).add_(d.results[k].detach().to(at::kDouble));
       if (!at::GradMode::is_enabled() || !d.results[k].requires_grad()) continue;
       from.push_back(d.results[k]);
-      seeds.push_back(part_of(c.seeds[k], d.outputs[k]));
+      seeds.push_back(part_of(c.seeds[k], d.outputs[k]).to(d.results[k].scalar_type()));
     }
     for (std::size_t k = 0; k < d.operands.size(); ++k) {
       if (!d.operands[k].requires_grad()) continue;
@@ -230,17 +233,17 @@ KernelRun run_split(const KernelCase& c, const Strategy& strategy, const Mesh& m
                                                  /*create_graph=*/false, /*allow_unused=*/true);
     for (std::size_t i = 0; i < to.size(); ++i) {
       if (gradients[i].defined()) {
-        part_of(run.gradients[wanted[i]], d.inputs[wanted[i]]).add_(gradients[i]);
+        part_of(run.gradients[wanted[i]], d.inputs[wanted[i]]).add_(gradients[i].to(at::kDouble));
       }
     }
   }
   return run;
 }
 
-KernelRun run_whole(const KernelCase& c) {
+KernelRun run_whole(const KernelCase& c, std::string_view numerics) {
   Strategy strategy;
   strategy.factors.resize(c.rule.factors.size());
-  return run_split(c, strategy, Mesh{});
+  return run_split(c, strategy, Mesh{}, numerics);
 }
 
 Mesh test_mesh(std::initializer_list<int> sizes) {

@@ -208,18 +208,19 @@ std::vector<OpDef::Example> examples() {
 // reads kv head h / r.
 Slot repeat_heads(KernelBuilder& k, Slot x, const Box& box, const Interval& heads,
                   std::int64_t repeat, std::size_t at) {
-  if (repeat == 1) return x;
+  if (repeat == 1 && heads == box[at]) return x;
+  const auto dim = static_cast<std::int64_t>(at);
+  const auto slice = [&](Slot from, std::int64_t begin, std::int64_t end) {
+    return k.call("aten::slice.Tensor", {from, dim, begin, end});
+  };
+  if (heads.empty()) return slice(x, 0, 0);
   const Interval read = {heads.begin / repeat, (heads.end + repeat - 1) / repeat};
-  if (!heads.empty() && (read.begin < box[at].begin || read.end > box[at].end)) {
+  if (read.begin < box[at].begin || read.end > box[at].end) {
     throw Error(
         fmt::format("query heads {}..{} read kv heads {}..{}, but the part has {}..{}", heads.begin,
                     heads.end, read.begin, read.end, box[at].begin, box[at].end),
         {}, "split the heads into parts whose number divides that of the kv heads");
   }
-  const auto dim = static_cast<std::int64_t>(at);
-  const auto slice = [&](Slot from, std::int64_t begin, std::int64_t end) {
-    return k.call("aten::slice.Tensor", {from, dim, begin, end});
-  };
   x = slice(x, read.begin - box[at].begin, read.begin - box[at].begin + read.size());
   std::vector<std::int64_t> sizes = sizes_of(box);
   sizes[at] = read.size();

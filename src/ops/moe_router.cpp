@@ -79,8 +79,10 @@ Slot within_groups(KernelBuilder& k, const KernelContext& c, Slot scores) {
     return k.calls("aten::topk", {x, count, std::int64_t{-1}}, 2);
   };
   const std::vector<std::int64_t> last = {-1};
-  const std::vector<std::int64_t> grouped = {groups, members};
-  const Slot split = k.call("aten::unflatten.int", {scores, std::int64_t{-1}, grouped, NoValue()});
+  std::vector<std::int64_t> grouped = sizes_of(c.output_boxes[0]);
+  grouped.back() = groups;
+  grouped.push_back(members);
+  const Slot split = k.call("aten::reshape", {scores, grouped});
   const Slot best = top(split, std::min<std::int64_t>(2, members))[0];
   const Slot group_scores = k.call("aten::sum.dim_IntList", {best, last});
   const Slot chosen = top(group_scores, used)[1];
