@@ -24,10 +24,11 @@ const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {
   const DeviceKind* slowest = nullptr;
   for (DeviceId device : mesh.group(all)) {
     const DeviceKind& kind = cluster_.kind(device);
-    if (slowest == nullptr ||
-        kind.fp16.value + kind.bf16.value < slowest->fp16.value + slowest->bf16.value) {
-      slowest = &kind;
-    }
+    // Kinds without 16-bit units (CPUs) differ in fp32.
+    const auto rates = [](const DeviceKind& k) {
+      return std::pair(k.fp16.value + k.bf16.value, k.fp32.value);
+    };
+    if (slowest == nullptr || rates(kind) < rates(*slowest)) slowest = &kind;
   }
   MW_CHECK(slowest != nullptr, "a mesh has a device");
   return *slowest;

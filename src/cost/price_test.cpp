@@ -44,6 +44,21 @@ TEST(Price, HostsLaunchAheadOfTheDevice) {
   EXPECT_NEAR(host_bound.host.value, 27e-6, 1e-9);
 }
 
+// CPUs have no 16-bit units, so only fp32 tells the slow one.
+TEST(Price, SlowestKindWithoutSixteenBitUnits) {
+  Setting s;
+  DeviceKind& fast = s.cluster.kinds[0];
+  fast.bf16 = fast.fp16 = FlopsPerSecond(0);
+  DeviceKind slow = fast;
+  slow.fp32 = FlopsPerSecond(fast.fp32.value / 4);
+  slow.memory_bandwidth = BytesPerSecond(fast.memory_bandwidth.value / 4);
+  s.cluster.kinds.push_back(slow);
+  s.cluster.device_kind[5] = 1;
+  Pricer pricer(s.cluster, kAnalytic, std::vector<Efficiency>{plain(), plain()});
+  const Instr pass = pass_over_memory(s.cluster.kinds[0], Seconds(1e-3), 1);
+  EXPECT_NEAR(pricer.price(pass, s.mesh).value, 4e-3, 1e-9);
+}
+
 TEST(Price, GradientsTravelInBuckets) {
   const Setting s;
   Efficiency e = plain();
