@@ -42,11 +42,13 @@ int run_models(const ModelsOptions& o) {
 
 struct ClustersOptions {
   std::string cluster;
+  bool json = false;
 };
 
 int run_clusters(const ClustersOptions& o) {
   if (!o.cluster.empty()) {
-    print(describe(read_cluster(o.cluster)));
+    const Cluster cluster = read_cluster(o.cluster);
+    print(o.json ? list_cluster(cluster) : describe(cluster));
     return kOk;
   }
   std::vector<std::vector<std::string>> rows;
@@ -90,8 +92,10 @@ void add_clusters(CLI::App& app, Action& action) {
       app.add_subcommand("clusters", "List cluster shorthands and devices, or describe a cluster");
   command->footer(
       "Examples:\n  meshwright clusters\n  meshwright clusters dgx-h100:8\n  meshwright clusters "
-      "lab.yaml");
-  command->add_option("CLUSTER", o->cluster, "A shorthand or a YAML file");
+      "lab.yaml\n  meshwright clusters lab.yaml --json");
+  CLI::Option* cluster = command->add_option("CLUSTER", o->cluster, "A shorthand or a YAML file");
+  command->add_flag("--json", o->json, "Print the cluster spelled out as JSON, for other programs")
+      ->needs(cluster);
   command->callback([o, &action] { action.run = [o] { return run_clusters(*o); }; });
 }
 

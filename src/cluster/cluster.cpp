@@ -68,6 +68,7 @@ void Checker::check_kind(const DeviceKind& kind) const {
   require_range(kind.memory.value, kMaxBytes, false, where, "memory");
   require_range(kind.memory_bandwidth.value, kMaxBandwidth, false, where, "memory_bandwidth");
   require_range(kind.fp32.value, kMaxFlops, false, where, "fp32");
+  require_range(kind.fp64.value, kMaxFlops, true, where, "fp64");
   require_range(kind.tf32.value, kMaxFlops, true, where, "tf32");
   require_range(kind.bf16.value, kMaxFlops, true, where, "bf16");
   require_range(kind.fp16.value, kMaxFlops, true, where, "fp16");

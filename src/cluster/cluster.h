@@ -18,6 +18,7 @@ struct DeviceKind {
   Bytes memory;  ///< Device memory as the runtime reports it (80 GB cards have 79.1 GiB).
   BytesPerSecond memory_bandwidth;  ///< HBM/GDDR peak.
   FlopsPerSecond fp32;              ///< Plain fp32 (vector) peak.
+  FlopsPerSecond fp64;              ///< Plain fp64 peak; 0 = half of fp32.
   FlopsPerSecond tf32;              ///< 0 when the device has none.
   FlopsPerSecond bf16;  ///< Dense bf16 matrix peak; 0 when the device has none (V100, T4).
   FlopsPerSecond fp16;  ///< Dense fp16 matrix peak.
@@ -98,6 +99,11 @@ std::string describe(const Cluster& cluster);
 /// The cluster as the text of a cluster file (the `tree:` form, JSON), from which
 /// parse_cluster_yaml makes an equal cluster. Identical subtrees are written once with their count.
 std::string print_cluster(const Cluster& cluster);
+
+/// The cluster spelled out for other programs, as JSON (docs/cluster_format.md, "For other
+/// programs"): every kind, host, device and domain on a line of its own, plain numbers in bytes,
+/// bytes per second, FLOP per second and seconds.
+std::string list_cluster(const Cluster& cluster);
 
 /// One ready-made shorthand family for `meshwright clusters`: name, what it stands for.
 struct ClusterPreset {

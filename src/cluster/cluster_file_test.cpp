@@ -64,13 +64,15 @@ const Domain& domain(const Cluster& cluster, std::string_view name) {
 
 TEST(ClusterFile, ShippedExamplesRoundTrip) {
   int count = 0;
-  for (const auto& file : std::filesystem::directory_iterator(
-           std::filesystem::path(MESHWRIGHT_SOURCE_DIR) / "examples" / "clusters")) {
-    SCOPED_TRACE(file.path().filename());
-    expect_round_trip(read_cluster(file.path().string()));
-    ++count;
+  for (const char* directory : {"examples/clusters", "examples/netlab"}) {
+    for (const auto& file : std::filesystem::directory_iterator(
+             std::filesystem::path(MESHWRIGHT_SOURCE_DIR) / directory)) {
+      SCOPED_TRACE(file.path().filename());
+      expect_round_trip(read_cluster(file.path().string()));
+      ++count;
+    }
   }
-  EXPECT_GE(count, 7);
+  EXPECT_GE(count, 10);
 }
 
 // The documentation's complete files, which start with a name or a brace, are files that work.
@@ -140,6 +142,18 @@ TEST(ClusterFile, PairsAndSlowCable) {
   EXPECT_EQ(domain(cluster, "desk1").uplink.value, 1.25e9);
   EXPECT_EQ(domain(cluster, "desk2").uplink.value, 0.125e9);
   EXPECT_EQ(domain(cluster, "desk2").latency.value, 60e-6);
+}
+
+// The two rates of a CPU are two keys of its kind, and the wiring is the order of the hosts.
+TEST(ClusterFile, LabOfUnequalProcessors) {
+  const Cluster cluster =
+      read_cluster(std::string(MESHWRIGHT_SOURCE_DIR) + "/examples/netlab/unequal_pairs.yaml");
+  ASSERT_EQ(cluster.device_count(), 4);
+  EXPECT_EQ(cluster.kind(DeviceId(0)).fp64.value, 40e9);
+  EXPECT_EQ(cluster.kind(DeviceId(1)).fp32.value, 20e9);
+  EXPECT_EQ(cluster.kind(DeviceId(2)).fp32.value, 40e9);
+  EXPECT_EQ(domain(cluster, "pair1").uplink.value, 100e6 / 8);
+  EXPECT_EQ(domain(cluster, "node3").uplink.value, 500e6 / 8);
 }
 
 TEST(ClusterFile, OtherExamples) {

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "base/json.h"
 
 namespace meshwright {
 namespace {
@@ -68,6 +71,23 @@ TEST(Cluster, DescribeStaysShort) {
   const std::string text = describe(cluster);
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 110);
   EXPECT_THAT(text, HasSubstr("  ...\n"));
+}
+
+TEST(Cluster, ListsEveryDeviceHostAndDomain) {
+  const Cluster cluster = read_cluster("h100:2x4@eth25");
+  const Json json = parse_json(list_cluster(cluster), "list");
+  EXPECT_EQ(json["kinds"].size(), 1u);
+  EXPECT_EQ(json["kinds"][0]["memory_bandwidth"], 3350e9);
+  EXPECT_EQ(json["hosts"][1], (Json{{"name", "host1"}, {"first_device", 4}, {"device_count", 4}}));
+  ASSERT_EQ(json["devices"].size(), 8u);
+  EXPECT_EQ(json["devices"][7]["host"], 1);
+  ASSERT_EQ(json["domains"].size(), 11u);
+  const Json& host = json["domains"][6];
+  EXPECT_EQ(host["name"], "host1");
+  EXPECT_EQ(host["parent"], 0);
+  EXPECT_EQ(host["uplink"], 25e9 / 8);
+  EXPECT_EQ(host["latency"], 20e-6);
+  EXPECT_EQ(json["domains"][static_cast<int>(json["devices"][7]["domain"])]["first_device"], 7);
 }
 
 TEST(Cluster, CheckFindsEveryBrokenInvariant) {

@@ -76,8 +76,11 @@ std::string describe_kind(const DeviceKind& kind, long long count) {
   std::string text = fmt::format("{} {}: {} at {:.5g} GB/s, fp32 {:.4g}", format_integer(count),
                                  kind.name, format_bytes(kind.memory),
                                  kind.memory_bandwidth.value / 1e9, kind.fp32.value / 1e12);
-  const std::pair<std::string_view, FlopsPerSecond> rates[] = {
-      {"tf32", kind.tf32}, {"bf16", kind.bf16}, {"fp16", kind.fp16}, {"fp8", kind.fp8}};
+  const std::pair<std::string_view, FlopsPerSecond> rates[] = {{"fp64", kind.fp64},
+                                                               {"tf32", kind.tf32},
+                                                               {"bf16", kind.bf16},
+                                                               {"fp16", kind.fp16},
+                                                               {"fp8", kind.fp8}};
   for (const auto& [name, rate] : rates) {
     if (rate.value > 0) text += fmt::format(", {} {:.4g}", name, rate.value / 1e12);
   }

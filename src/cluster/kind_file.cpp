@@ -21,8 +21,8 @@ int KindTable::index_of(std::string_view name) const {
 int KindTable::define(const YAML::Node& node) {
   const YamlFields fields(
       node, source_, "a device kind",
-      {"name", "like", "vendor", "architecture", "memory", "memory_bandwidth", "fp32", "tf32",
-       "bf16", "fp16", "fp8", "link", "device_link", "pcie", "dollars_per_hour"});
+      {"name", "like", "vendor", "architecture", "memory", "memory_bandwidth", "fp32", "fp64",
+       "tf32", "bf16", "fp16", "fp8", "link", "device_link", "pcie", "dollars_per_hour"});
   DeviceKind kind;
   if (fields.has("like")) {
     try {
@@ -47,6 +47,7 @@ int KindTable::define(const YAML::Node& node) {
   kind.memory = fields.bytes_or("memory", kind.memory);
   kind.memory_bandwidth = fields.bandwidth_or("memory_bandwidth", kind.memory_bandwidth);
   kind.fp32 = fields.flop_rate_or("fp32", kind.fp32);
+  kind.fp64 = fields.flop_rate_or("fp64", kind.fp64);
   kind.tf32 = fields.flop_rate_or("tf32", kind.tf32);
   kind.bf16 = fields.flop_rate_or("bf16", kind.bf16);
   kind.fp16 = fields.flop_rate_or("fp16", kind.fp16);
@@ -106,8 +107,11 @@ Json kind_to_json(const DeviceKind& kind) {
   json["memory"] = exact_text(kind.memory);
   json["memory_bandwidth"] = exact_text(kind.memory_bandwidth);
   json["fp32"] = exact_text(kind.fp32);
-  const std::pair<const char*, FlopsPerSecond> rates[] = {
-      {"tf32", kind.tf32}, {"bf16", kind.bf16}, {"fp16", kind.fp16}, {"fp8", kind.fp8}};
+  const std::pair<const char*, FlopsPerSecond> rates[] = {{"fp64", kind.fp64},
+                                                          {"tf32", kind.tf32},
+                                                          {"bf16", kind.bf16},
+                                                          {"fp16", kind.fp16},
+                                                          {"fp8", kind.fp8}};
   for (const auto& [key, rate] : rates) {
     if (rate.value > 0) json[key] = exact_text(rate);
   }

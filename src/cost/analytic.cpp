@@ -33,7 +33,7 @@ FlopsPerSecond matrix_peak(const Instr& instr, const DeviceKind& kind) {
     case DType::kF32:
       return kind.tf32.value > 0 ? kind.tf32 : kind.fp32;
     default:
-      return FlopsPerSecond(kind.fp32.value / 2);
+      return kind.fp64.value > 0 ? kind.fp64 : FlopsPerSecond(kind.fp32.value / 2);
   }
 }
 
