@@ -160,6 +160,46 @@ TEST(WindowKernels, ConvolutionsAgreeWithAten) {
               HasSubstr("over 4 dims cannot be run"));
 }
 
+// In the numbers that a run may choose, near what float64 gives.
+TEST(WindowKernels, NarrowNumbersComeNear) {
+  for (const OpDef* def : all_ops()) {
+    for (const OpDef::Example& example : def->examples()) {
+      const KernelCase c = draw_case(*def, example);
+      std::vector<Box> inputs, outputs;
+      for (const TensorType& t : c.inputs) inputs.push_back(whole_box(t));
+      for (const TensorType& t : c.outputs) outputs.push_back(whole_box(t));
+      std::vector<DType> types;
+      for (const TensorType& t : c.outputs) types.push_back(t.dtype);
+      Kernel kernel;
+      try {
+        kernel = kernel_of(*def, {c.attrs, c.inputs, c.outputs, inputs, outputs});
+      } catch (const Error&) {
+        continue;
+      }
+      const auto run = [&](const char* name) {
+        const Numerics numerics = parse_numerics(name);
+        std::vector<at::Tensor> operands;
+        for (std::size_t k = 0; k < c.inputs.size(); ++k) {
+          const DType type = c.inputs[k].dtype;
+          operands.push_back(c.operands[k].to(numerics.type_of(type)).clone());
+          if (is_floating(type)) operands.back().set_requires_grad(true);
+        }
+        const at::Tensor y = call_kernel(kernel, operands, types, numerics, {})[0];
+        if (y.requires_grad()) y.backward(at::ones_like(y));
+        return y.detach().to(at::kDouble);
+      };
+      for (const auto& [name, tolerance] : {std::pair{"float32", 1e-4}, {"bfloat16", 0.1}}) {
+        SCOPED_TRACE(fmt::format("{} {} in {}", def->kind, to_string(c.rule), name));
+        try {
+          EXPECT_LE(difference(run(name), run("float64")), tolerance);
+        } catch (const std::exception& e) {
+          ADD_FAILURE() << e.what();
+        }
+      }
+    }
+  }
+}
+
 TEST(WindowKernels, NormsAgreeWithAten) {
   const std::vector<TensorType> image = {tensor({3, 6, 4, 5}), tensor({6}), tensor({6})};
   at::manual_seed(3);

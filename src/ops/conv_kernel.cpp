@@ -88,10 +88,19 @@ Kernel conv_kernel(const KernelContext& c, const ConvWindows& w) {
     y = k.call("aten::new_zeros", {Slot{0}, sizes_of(c.output_boxes[0])});
   } else if (w.transposed) {
     // Padding of a transposed convolution cuts its result; rows that nothing reaches are zero.
+    // In bfloat16 libtorch 1.13 runs it as if it were not transposed (mkldnn on CPUs).
+    const Slot x = k.call("aten::to.dtype", {Slot{0}, DType::kF32});
+    const Slot weight = k.call("aten::to.dtype", {Slot{1}, DType::kF32});
     y = k.call("aten::convolution",
-               {Slot{0}, Slot{1}, NoValue{}, w.stride, zeros, w.dilation, true, zeros, w.groups});
+               {x, weight, NoValue{}, w.stride, zeros, w.dilation, true, zeros, w.groups});
     Ints pads;
     for (std::size_t i = axes; i-- > 0;) {
+      const std::int64_t extent = (c.inputs[1].dims[2 + i].size - 1) * w.dilation[i] + 1;
+      const std::int64_t full = (c.inputs[0].dims[2 + i].size - 1) * w.stride[i] + extent;
+      if (w.begin[i] > full || w.end[i] - w.extra[i] > full) {
+        throw Error(fmt::format("padding of {} and {} cuts off all {} rows of the result",
+                                w.begin[i], w.end[i], full));
+      }
       pads.push_back(-w.begin[i]);
       pads.push_back(w.extra[i] - w.end[i]);
     }
