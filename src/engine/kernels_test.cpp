@@ -225,6 +225,8 @@ TEST_P(Kernels, RunInNarrowerNumbers) {
     const KernelCase c = draw_case(def(), example);
     const KernelRun exact = run_whole(c);
     for (const auto& [name, tolerance] : {std::pair{"float32", 1e-4}, {"bfloat16", 0.1}}) {
+      // libtorch 1.13 forgets the output padding of transposed convolutions in bf16 on CPUs.
+      if (c.attrs.contains("output_padding") && name != std::string_view("float32")) continue;
       KernelRun run;
       try {
         run = run_whole(c, name);
@@ -232,8 +234,9 @@ TEST_P(Kernels, RunInNarrowerNumbers) {
         ADD_FAILURE() << def().kind << " in " << name << ": " << e.what();
         continue;
       }
-      // Rounding changes which experts are chosen.
-      if (def().kind == "moe_router" && name != std::string_view("float32")) continue;
+      // Rounding changes which experts are chosen, and which element is the largest.
+      const bool chooses = def().kind == "moe_router" || def().kind == "resample";
+      if (chooses && name != std::string_view("float32")) continue;
       for (std::size_t k = 0; k < run.results.size(); ++k) {
         EXPECT_LE(difference(run.results[k], exact.results[k]), tolerance)
             << def().kind << " in " << name << ": result " << k;
