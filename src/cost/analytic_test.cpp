@@ -41,6 +41,19 @@ TEST(Analytic, SmallProductsAreLessEfficientAndNothingIsFree) {
   EXPECT_GT(kAnalytic.compute(matmul(1, 1, 1), kind, e).value, 0);
 }
 
+TEST(Analytic, DoublePrecisionHasItsOwnRateOrHalf) {
+  DeviceKind kind = find_device("cpu");
+  const Efficiency e = efficiency_for(kind);
+  Instr i = matmul(2048, 2048, 2048);
+  const auto time = [&](DType dtype) {
+    i.dtype = dtype;
+    return kAnalytic.compute(i, kind, e).value;
+  };
+  EXPECT_NEAR(time(DType::kF64) / time(DType::kF32), 2, 0.01);
+  kind.fp64 = FlopsPerSecond(kind.fp32.value / 4);
+  EXPECT_NEAR(time(DType::kF64) / time(DType::kF32), 4, 0.01);
+}
+
 CommMesh one_level(int n, double bandwidth) {
   CommMesh c;
   c.group_size = n;

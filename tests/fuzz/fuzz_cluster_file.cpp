@@ -14,6 +14,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     MW_CHECK(print_cluster(parse_cluster_yaml(printed, "printed")) == printed,
              "a cluster does not survive printing");
     describe(cluster);
+    list_cluster(cluster);
   });
 }
 

@@ -37,11 +37,12 @@ def two_pairs(devices=1, **spine):
             domains += [domain(f"d{host * devices + d}", nic, host * devices + d, 1, 5e9,
                                latency=5e-6)
                         for d in range(devices)]
-    return {"name": "two", "kinds": [{"name": "core", "fp32": 8e10}, {"name": "slow", "fp32": 2e10}],
+    return {"name": "two",
+            "kinds": [{"name": "core", "fp32": 8e10}, {"name": "slow", "fp32": 2e10}],
             "hosts": [{"name": f"n{h}", "first_device": h * devices, "device_count": devices}
                       for h in range(4)],
             "devices": [{"kind": "slow" if d == 1 else "core", "host": d // devices,
-                         "domain": next(i for i, row in enumerate(domains) if row["name"] == f"d{d}")}
+                         "domain": [row["name"] for row in domains].index(f"d{d}")}
                         for d in range(4 * devices)],
             "domains": domains}
 
@@ -79,7 +80,8 @@ class Plan(unittest.TestCase):
         cluster = two_pairs(devices=2)
         cluster["domains"][2]["lane"] = 100 * MEGABIT
         notes = " ".join(plan_layout(cluster).notes)
-        self.assertIn("n0: one device alone may use all of the uplink, not only its lane of 100", notes)
+        self.assertIn("n0: one device alone may use all of the uplink, not only its lane of 100 M",
+                      notes)
         self.assertIn("links inside a host are not shaped", notes)
 
     def test_links_beyond_the_machine_are_not_shaped(self):
@@ -88,7 +90,7 @@ class Plan(unittest.TestCase):
             row["uplink"] = 50e9
         layout = plan_layout(cluster)
         self.assertEqual({n.rate for n in layout.hosts + layout.switches}, {0})
-        self.assertIn("pair0: 400 Gbit/s are more than a machine sends to itself",
+        self.assertIn("pair0 and 5 more: 400 Gbit/s are more than a machine sends to itself",
                       " ".join(layout.notes))
 
     def test_one_host_alone(self):
@@ -123,7 +125,8 @@ class Shares(unittest.TestCase):
         return [{"rate": rate} for rate in rates]
 
     def test_the_largest_that_fits(self):
-        self.assertEqual(quotas(self.devices(4, 2, 1, 1), 2, None), ([1, .5, .25, .25], [0, 1, 1, 1]))
+        self.assertEqual(quotas(self.devices(4, 2, 1, 1), 2, None),
+                         ([1, .5, .25, .25], [0, 1, 1, 1]))
         self.assertEqual(quotas(self.devices(1, 1, 1, 1), 2, None)[0], [.5] * 4)
         # Three alike on two cores: two must share one.
         self.assertEqual(quotas(self.devices(1, 1, 1), 2, None)[0], [.5] * 3)

@@ -29,9 +29,9 @@ def refuse_foreign(prefix):
     found = sorted(str(path) for place in places if place.is_dir() for path in place.iterdir()
                    if pattern.fullmatch(path.name))
     if found:
-        raise LabError(f"{', '.join(found[:4])} exist{'s' if len(found) == 1 else ''} already and no "
-                       "lab of this user made it; remove it by hand (ip netns del, rmdir), or choose "
-                       "other names with --lab NAME")
+        raise LabError(f"{', '.join(found[:4])} exist{'s' if len(found) == 1 else ''} already, and "
+                       "no lab that is known made that; remove it by hand (ip netns del, rmdir) or "
+                       "choose other names: --lab NAME")
 
 
 def up(state, cluster, core_count, share):
@@ -130,17 +130,17 @@ def _settle_host(layout, host, namespace):
 def _make_cgroups(state, layout, core_count, share):
     for device in layout.devices:
         device["cgroup"], device["share"] = "", 0
-    if share == 0:
-        return
     root, version = kernel.cgroup_root()
     if root is None:
         layout.notes.append(f"devices are not slowed down: {version}")
         return
-    shares, _ = quotas(layout.devices, core_count, share)
+    shares = [0] * len(layout.devices)
+    if share != 0:
+        shares, _ = quotas(layout.devices, core_count, share)
     for i, device in enumerate(layout.devices):
-        if shares[i] < 0.002:
-            raise LabError(f"device {i} ({device['kind']}) would get {shares[i] * 100:.3f} % of a core; "
-                           "the kernel's least is 0.2 %")
+        if share != 0 and shares[i] < 0.002:
+            raise LabError(f"device {i} ({device['kind']}) would get {shares[i] * 100:.3f} % of a "
+                           "core; the kernel's least is 0.2 %")
         path = root / f"{state.prefix}-d{i}"
         state.note("cgroup", str(path))
         kernel.make_cgroup(path, version, shares[i])
@@ -148,7 +148,8 @@ def _make_cgroups(state, layout, core_count, share):
 
 
 def down(state):
-    """Removes what the state lists, whatever of it exists; processes in its namespaces end first."""
+    """Removes what the state lists, whatever of it exists; processes in its namespaces end first.
+    """
     namespaces = [name for kind, name in state.content["made"] if kind == "netns"]
     _end_processes(namespaces)
     left = []

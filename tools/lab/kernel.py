@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 
 from lab.errors import LabError
@@ -17,7 +18,10 @@ WINDOW_BYTES = 1 << 19
 
 def call(*words, check=True):
     """Runs a command; its error text becomes the LabError's."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"{' '.join(words)}: {error}") from None
     if check and done.returncode != 0:
         raise LabError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
     return done
@@ -65,7 +69,8 @@ def shape_pairs(namespace, device, rate, limit, destinations):
 
     tc(namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "2")
     add_class(1, "1:", rate, rate)
-    # A class may always send at its guaranteed rate, so those must not add up to more than the link.
+    # A class may always send at its guaranteed rate, so those must not add up to more than the
+    # link.
     guaranteed = min(limit, rate / (len(destinations) + 1))
     add_class(2, "1:1", guaranteed, rate)
     for i, addresses in enumerate(destinations):
@@ -116,19 +121,30 @@ def cgroup_root():
 
 
 def make_cgroup(path, version, share):
-    """A cgroup whose processes together get `share` of one core."""
+    """A cgroup whose processes together get `share` of one core; 0 = as much as there is."""
     path.mkdir()
+    weight = share or 1
     # The kernel takes no quota under 1 ms.
-    period = min(1000000, max(CGROUP_PERIOD_US, int(1000 / share) + 1))
-    amount = max(1000, round(period * share))
+    period = min(1000000, max(CGROUP_PERIOD_US, int(1000 / weight) + 1))
+    amount = max(1000, round(period * weight))
     # What else runs on the machine should not make devices slower; their quota keeps them modest.
     if version == 1:
-        (path / "cpu.cfs_period_us").write_text(str(period))
-        (path / "cpu.cfs_quota_us").write_text(str(amount))
-        (path / "cpu.shares").write_text(str(max(2, round(102400 * share))))
+        if share:
+            (path / "cpu.cfs_period_us").write_text(str(period))
+            (path / "cpu.cfs_quota_us").write_text(str(amount))
+        (path / "cpu.shares").write_text(str(max(2, round(102400 * weight))))
     else:
-        (path / "cpu.max").write_text(f"{amount} {period}")
-        (path / "cpu.weight").write_text(str(max(1, round(10000 * share))))
+        if share:
+            (path / "cpu.max").write_text(f"{amount} {period}")
+        (path / "cpu.weight").write_text(str(max(1, round(10000 * weight))))
+
+
+def end_cgroup(path):
+    """Kills what runs in a cgroup."""
+    with contextlib.suppress(OSError):
+        for pid in (pathlib.Path(path) / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def processes_in(namespace):
@@ -204,8 +220,8 @@ def _probe_links(name, add):
     tc(name, "qdisc", "del", "dev", "v0", "root", check=False)
     good, remark = qdisc("handle", "1:", "htb", "default", "2")
     if good:
-        good, remark = _tried(tc(name, "filter", "add", "dev", "v0", "parent", "1:", "protocol", "ip",
-                                 "u32", "match", "ip", "dst", "10.77.0.1/32", "flowid", "1:2",
+        good, remark = _tried(tc(name, "filter", "add", "dev", "v0", "parent", "1:", "protocol",
+                                 "ip", "u32", "match", "ip", "dst", "10.77.0.1/32", "flowid", "1:2",
                                  check=False))
     add("tc htb with u32", good, remark or "for limits between pairs (pair_limit)", needed=False)
     tc(name, "qdisc", "del", "dev", "v0", "root", check=False)

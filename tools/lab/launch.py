@@ -1,10 +1,12 @@
 """Runs one process per device of a lab and supervises them."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +45,8 @@ def rank_order(layout, order):
     if order == "names":
         def natural(device):
             title = layout["hosts"][layout["devices"][device]["host"]]["title"]
-            return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", title) if w]
+            words = [word for word in re.split(r"(\d+)", title) if word]
+            return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
         devices.sort(key=lambda d: (natural(d), d))
     return devices
 
@@ -80,6 +83,7 @@ class Ranks:
         cores = place(layout, cpus, warn)
         master = devices[order[0]]["host"]
         self.everything = everything
+        self.cgroups = [d["cgroup"] for d in devices if d["cgroup"]]
         self.children, self.ended = [], {}
         self.first_failure = None
         self.selector = selectors.DefaultSelector()
@@ -188,7 +192,8 @@ class Ranks:
         finally:  # Also when a second Ctrl-C comes.
             self._signal(signal.SIGKILL)
         for child in self.children:
-            child.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(10)
         until = time.monotonic() + 1  # Last words; a process that left its group may hold the pipe.
         while self.selector.get_map() and time.monotonic() < until:
             self._pass_events(0.05)
@@ -200,10 +205,16 @@ class Ranks:
                 os.killpg(child.pid, number)
             except ProcessLookupError:
                 pass
+        if number == signal.SIGKILL:  # Also what has left its rank's process group.
+            for cgroup in self.cgroups:
+                kernel.end_cgroup(cgroup)
 
 
 def run(content, prefix, command, options, warn):
     """The exit code of `command`, run once per device."""
+    if shutil.which(command[0]) is None:
+        raise LabError(f"{command[0]} is no program")
+
     def interrupt(number, _frame):
         raise KeyboardInterrupt(number)
 

@@ -114,9 +114,9 @@ def plan_layout(cluster):
 def _plan_layout(cluster):
     host_rows, device_rows, domains = cluster["hosts"], cluster["devices"], cluster["domains"]
     if len(host_rows) > MAX_HOSTS or len(device_rows) > MAX_DEVICES:
-        raise LabError(f"{cluster['name']} has {len(device_rows)} devices in {len(host_rows)} hosts; "
-                       f"a lab on one machine has at most {MAX_DEVICES} in {MAX_HOSTS}")
-    notes = []
+        raise LabError(f"{cluster['name']} has {len(device_rows)} devices in {len(host_rows)} "
+                       f"hosts; a lab on one machine has at most {MAX_DEVICES} in {MAX_HOSTS}")
+    notes = {}  # Text -> the domains of which it is true.
     rates = {kind["name"]: kind["fp32"] for kind in cluster["kinds"]}
     devices = [{"host": d["host"], "local": i - host_rows[d["host"]]["first_device"],
                 "kind": d["kind"], "rate": rates[d["kind"]]} for i, d in enumerate(device_rows)]
@@ -130,6 +130,9 @@ def _plan_layout(cluster):
         if span not in spans:
             raise LabError(f"the devices of host {host_rows[i]['name']} are joined with those of "
                            "other hosts below the host (joins: devices); the lab joins whole hosts")
+
+    def note(text, domain):
+        notes.setdefault(text, []).append(domain["name"])
 
     def uplink(span):
         chain = [d for d in spans[span] if d["parent"] >= 0]
@@ -145,17 +148,17 @@ def _plan_layout(cluster):
                 if span[1] == 1:
                     rate = min(rate, d["lane"] * 8)
                 else:
-                    notes.append(f"{d['name']}: one device alone may use all of the uplink, not only "
-                                 f"its lane of {d['lane'] * 8 / 1e6:g} Mbit/s")
+                    note("one device alone may use all of the uplink, not only its lane of "
+                         f"{d['lane'] * 8 / 1e6:g} Mbit/s", d)
         if rate == float("inf"):
             return 0, latency
         if rate > MAX_SHAPED:
-            notes.append(f"{chain[0]['name']}: {rate / 1e9:g} Gbit/s are more than a machine sends to "
-                         "itself, so the link is not shaped")
+            note(f"{rate / 1e9:g} Gbit/s are more than a machine sends to itself, so the link is "
+                 "not shaped", chain[0])
             return 0, latency
         if rate > MAX_EXACT:
-            notes.append(f"{chain[0]['name']}: {rate / 1e9:g} Gbit/s are reached only while cores are "
-                         "idle; up to 1 Gbit/s is safe")
+            note(f"{rate / 1e9:g} Gbit/s are reached only while cores are idle; up to 1 Gbit/s is "
+                 "safe", chain[0])
         return rate, latency
 
     def parent_of(span):
@@ -180,18 +183,20 @@ def _plan_layout(cluster):
             node.pair_limit = spans[span][-1]["pair_limit"] * 8
             node.hosts = tuple(i for s, i in host_spans.items()
                                if s[0] >= span[0] and s[0] + s[1] <= span[0] + span[1])
+    remarks = [f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}"
+               for text, names in notes.items()]
     shared = sum(h["device_count"] > 1 for h in host_rows)
     if shared:
-        notes.append(f"devices within a host ({shared} of {len(hosts)} hosts have several) talk over "
-                     "loopback as fast as this machine can; links inside a host are not shaped")
+        remarks.append(f"devices within a host ({shared} of {len(hosts)} hosts have several) talk "
+                       "over loopback as fast as this machine can; links inside a host are not "
+                       "shaped")
     if any(n.latency for n in hosts + switches):
-        notes.append("latencies are what this machine has, not the file's: its kernel delays nothing "
-                     "(measure shows both)")
-    return Layout(cluster["name"], hosts, switches, devices, notes)
+        remarks.append("latencies are what this machine has, not the file's; measure shows both")
+    return Layout(cluster["name"], hosts, switches, devices, remarks)
 
 
 def quotas(devices, core_count, fastest):
-    """Share of a core per device, and per device its core, or None where the cores do not hold them.
+    """Share of a core per device, and per device its core, or None when the cores do not hold them.
 
     `fastest` is the share of the fastest kind; None finds the largest at which all devices fit.
     """

@@ -31,7 +31,7 @@ def layout_of(content):
                   [Node(**n) for n in stored["switches"]], stored["devices"], stored["notes"])
 
 
-# --- inside a namespace: started as `tools/netlab _probe ROLE ...` ---------------------------------
+# --- inside a namespace: started as `tools/netlab _probe ROLE ...` --------------------------------
 
 def probe_main(role, *words):
     {"receive": _receive, "send": _send, "echo": _echo, "ping": _ping, "spin": _spin}[role](*words)
@@ -164,7 +164,8 @@ def latency(prefix, layout, a, b):
     """Seconds from host a to host b for a few bytes, as a process sees it."""
     with Probes(prefix) as probes:
         port = _line(probes.start(layout.hosts[b], "echo"))
-        return float(_line(probes.start(layout.hosts[a], "ping", layout.hosts[b].address, port), 60))
+        ping = probes.start(layout.hosts[a], "ping", layout.hosts[b].address, port)
+        return float(_line(ping, 60))
 
 
 def pair_classes(layout):
@@ -181,7 +182,7 @@ def pair_classes(layout):
 
 
 def trunk_flows(layout, switch):
-    """Every host below the switch sends to another host outside: the flows that share its uplink."""
+    """Every host below the switch sends to another one outside: the flows that share its uplink."""
     outside = [h for h in range(len(layout.hosts)) if h not in switch.hosts]
     return [(a, outside[i % len(outside)]) for i, a in enumerate(switch.hosts)]
 
@@ -232,8 +233,7 @@ def devices(prefix, layout, seconds, cores):
 # --- counters -------------------------------------------------------------------------------------
 
 def _counters(namespace, interface):
-    """Bytes and packets that have left and reached an interface. A namespace shows its own /sys only
-    to processes that `ip netns exec` starts; `ip` asks the kernel directly."""
+    """Bytes and packets that have left and reached an interface."""
     done = kernel.ip("-n", namespace, "-s", "-j", "link", "show", "dev", interface)
     stats = json.loads(done.stdout)[0]["stats64"]
     return {"sent_bytes": stats["tx"]["bytes"], "sent_packets": stats["tx"]["packets"],

@@ -18,7 +18,7 @@ def directory():
 
 
 class State:
-    """`content` is plain JSON: `made` lists the namespaces and cgroups, the rest describes the lab."""
+    """`content` is plain JSON: `made` lists namespaces and cgroups, the rest describes the lab."""
 
     def __init__(self, lab):
         self.prefix = f"mwlab-{lab}" if lab else "mwlab"
@@ -76,7 +76,8 @@ class State:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise LabError("another netlab command is using the lab; wait for its end") from None
+                    raise LabError(
+                        "another netlab command is using the lab; wait for its end") from None
                 # A file that `down` has removed meanwhile locks nothing.
                 if place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat()):
                     yield
