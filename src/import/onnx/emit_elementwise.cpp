@@ -117,7 +117,14 @@ std::vector<ValueId> operands(Emitter& e) {
   return inputs;
 }
 
-void many(Emitter& e) { e.result(e.pointwise(lookup(kMany, e.node().op), operands(e))); }
+void many(Emitter& e) {
+  std::string_view fn = lookup(kMany, e.node().op);
+  // The remainder has the divisor's sign, or (always of floating-point numbers) the dividend's.
+  if (fn == "remainder" && (e.view().attr("fmod", std::int64_t{0}) != 0 || e.is_floating(0))) {
+    fn = "fmod";
+  }
+  e.result(e.pointwise(fn, operands(e)));
+}
 
 bool floating(Emitter& e, ValueId id) { return meshwright::is_floating(e.type(id).dtype); }
 

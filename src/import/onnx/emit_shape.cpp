@@ -119,6 +119,15 @@ void slice(Emitter& e) {
   e.result(x);
 }
 
+// Whether new elements are zero.
+bool pads_zeros(Emitter& e) {
+  if (e.view().attr("mode", "constant") != "constant") return false;
+  if (!e.has(2)) return e.view().attr("value", 0.0) == 0;
+  const Fact& value = e.view().in(2);
+  if (!value.known || value.known->size() != 1) return false;
+  return value.known->floating ? value.known->floats[0] == 0 : value.known->ints[0] == 0;
+}
+
 void pad(Emitter& e) {
   const auto pads = e.view().ints_of(e.view().has_attr("paddings") ? "paddings" : "pads", 1);
   Dims axes;
@@ -126,15 +135,24 @@ void pad(Emitter& e) {
   if (e.has(3)) axes = e.view().need_ints(3, "axes");
   const bool crops = std::ranges::any_of(*pads, [](std::int64_t p) { return p < 0; });
   if (crops || touches_batch(e, changed(e))) return e.opaque();
+  const bool zeros = pads_zeros(e);
+  const std::string mode = e.view().attr("mode", "constant");
+  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap") {
+    return e.opaque();
+  }
+  const std::string fn = mode + "_pad";
   ValueId x = e.in(0);
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::int64_t before = (*pads)[i];
     const std::int64_t after = (*pads)[i + axes.size()];
     if (before == 0 && after == 0) continue;
-    x = e.op("pad", {x},
-             {{"dim", static_cast<std::int64_t>(axis_in(axes[i], e.view().rank(0)))},
-              {"before", before},
-              {"after", after}});
+    const auto dim = static_cast<std::int64_t>(axis_in(axes[i], e.view().rank(0)));
+    if (zeros) {
+      x = e.op("pad", {x}, {{"dim", dim}, {"before", before}, {"after", after}});
+    } else {
+      const std::int64_t size = result_dims(e)[static_cast<std::size_t>(dim)];
+      x = e.op("resample", {x}, {{"fn", fn}, {"dims", Dims{dim}}, {"sizes", Dims{size}}});
+    }
   }
   e.result(x);
 }
@@ -188,8 +206,11 @@ void softmax(Emitter& e) {
 void cumulative(Emitter& e) {
   const Fact& axis = e.view().in(1);
   if (!axis.known || axis.known->floating || axis.known->size() != 1) return e.opaque();
-  over(e, e.node().op == "CumSum" ? "cumsum" : "cumprod",
-       {static_cast<std::int64_t>(axis_in(axis.known->ints[0], e.view().rank(0)))});
+  std::string fn = e.node().op == "CumSum" ? "cumsum" : "cumprod";
+  for (const char* variant : {"exclusive", "reverse"}) {
+    if (e.view().attr(variant, std::int64_t{0}) != 0) fn = fmt::format("{}_{}", variant, fn);
+  }
+  over(e, fn, {static_cast<std::int64_t>(axis_in(axis.known->ints[0], e.view().rank(0)))});
 }
 
 void triangle(Emitter& e) { over(e, "trilu", {-2, -1}); }

@@ -288,5 +288,44 @@ TEST(ImportOnnx, ProductsOfActivationsDoNotSplitOneAxisTwice) {
   EXPECT_THAT(text(import(g, sized(2, 6))), HasSubstr("bf16[batch=2, seq=6, seq_2=6]"));
 }
 
+// What a name promises, it computes: variants have names of their own.
+TEST(ImportOnnx, VariantsAreNotTheirCommonForm) {
+  const auto graph = [](const std::string& n, const std::vector<std::string>& initializers = {}) {
+    return text(
+        import({.nodes = {n},
+                .initializers = initializers,
+                .inputs = {value("x", {"batch", "6", "8"}), value("z", {"batch", "6", "8"})},
+                .outputs = {value("y", {"batch", "6", "8"})},
+                .values = {}}));
+  };
+  const std::string axis = int_tensor("a", {}, {1});
+  const auto one = std::int64_t{1};
+  EXPECT_THAT(graph(node("CumSum", {"x", "a"}, {"y"}), {axis}), HasSubstr("fn=\"cumsum\""));
+  EXPECT_THAT(graph(node("CumSum", {"x", "a"}, {"y"}, {attr("reverse", one)}), {axis}),
+              HasSubstr("fn=\"reverse_cumsum\""));
+  EXPECT_THAT(
+      graph(node("CumSum", {"x", "a"}, {"y"}, {attr("reverse", one), attr("exclusive", one)}),
+            {axis}),
+      HasSubstr("fn=\"reverse_exclusive_cumsum\""));
+  EXPECT_THAT(graph(node("Mod", {"x", "z"}, {"y"}, {attr("fmod", one)})), HasSubstr("\"fmod\""));
+
+  const auto padded = [](const std::string& mode, const std::string& fill) {
+    Names inputs = {"x", "p"};
+    std::vector<std::string> initializers = {int_tensor("p", {6}, {0, 1, 0, 0, 2, 0})};
+    if (!fill.empty()) inputs.push_back("v"), initializers.push_back(fill);
+    return text(import({.nodes = {node("Pad", inputs, {"y"}, {attr("mode", mode)})},
+                        .initializers = initializers,
+                        .inputs = {value("x", {"batch", "6", "8"})},
+                        .outputs = {value("y", {"batch", "9", "8"})},
+                        .values = {}}));
+  };
+  const char* zeros = "= pad(x) {after=2, before=1, dim=1}";
+  EXPECT_THAT(padded("constant", ""), HasSubstr(zeros));
+  EXPECT_THAT(padded("constant", float_tensor("v", {}, {0.0f})), HasSubstr(zeros));
+  EXPECT_THAT(padded("constant", float_tensor("v", {}, {2.0f})), HasSubstr("\"constant_pad\""));
+  EXPECT_THAT(padded("reflect", ""), HasSubstr("fn=\"reflect_pad\", sizes=[9]"));
+  EXPECT_THAT(padded("dream", ""), HasSubstr("opaque("));
+}
+
 }  // namespace
 }  // namespace meshwright::onnx
