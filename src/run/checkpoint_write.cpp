@@ -264,6 +264,10 @@ fs::path complete_checkpoint(const fs::path& directory, std::int64_t step, int r
     throw with_last_completed(e, directory);
   }
   sync_directory(directory);
+  try {  // The first checkpoint may have made the directory.
+    sync_directory(fs::absolute(directory / "..").lexically_normal());
+  } catch (const Error&) {  // One that may not be looked into was there before.
+  }
   remove_checkpoint_files(aside_folder(directory, step));
   remove_old(directory, manifest.info, keep);
   return place;

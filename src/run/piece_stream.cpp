@@ -16,7 +16,8 @@ namespace meshwright {
 namespace {
 
 constexpr std::size_t kChunkBytes = 256 << 10;
-constexpr std::size_t kLeastAhead = 16 << 10;  // Read at once after a gap.
+constexpr std::size_t kLeastAhead = 4 << 10;   // After a wide gap.
+constexpr std::int64_t kNarrowGap = 16 << 10;  // Is copied sooner than a call returns.
 
 }  // namespace
 
@@ -58,8 +59,8 @@ void PieceStream::copy(std::int64_t offset, std::span<std::byte> out) {
       continue;
     }
     if (!check_) {
-      // The longer the bytes lie one after the other, the more are read at once.
-      ahead_ = offset == end_ ? std::min(2 * ahead_, kChunkBytes) : kLeastAhead;
+      // The longer the bytes lie close together, the more are read at once.
+      ahead_ = offset - end_ <= kNarrowGap ? std::min(2 * ahead_, kChunkBytes) : kLeastAhead;
       begin_ = end_ = offset;
     }
     if (offset == end_ && out.size() >= kChunkBytes) {
