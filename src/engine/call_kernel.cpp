@@ -42,6 +42,10 @@ class Caller {
       dispatch(c);
     }
   }
+  // Memory of intermediate results that no later call needs (the backward pass keeps its own).
+  void release(std::span<const int> slots) {
+    for (int s : slots) slots_[static_cast<std::size_t>(s)].reset();
+  }
   const at::Tensor& slot(Slot s) const { return slots_.at(static_cast<std::size_t>(s.index)); }
 
  private:
@@ -137,6 +141,25 @@ class Caller {
   const KernelServices& services_;
 };
 
+// Per call the slots that it reads last.
+std::vector<std::vector<int>> last_uses(const Kernel& kernel) {
+  std::map<int, std::size_t> last;
+  for (std::size_t i = 0; i < kernel.calls.size(); ++i) {
+    for (const KernelArg& arg : kernel.calls[i].args) {
+      if (const auto* slot = std::get_if<Slot>(&arg)) last[slot->index] = i;
+      if (const auto* list = std::get_if<std::vector<Slot>>(&arg)) {
+        for (Slot s : *list) last[s.index] = i;
+      }
+    }
+  }
+  for (Slot s : kernel.results) last.erase(s.index);
+  std::vector<std::vector<int>> dying(kernel.calls.size());
+  for (const auto& [slot, call] : last) {
+    if (slot >= 0) dying[call].push_back(slot);
+  }
+  return dying;
+}
+
 }  // namespace
 
 at::ScalarType Numerics::type_of(DType dtype) const {
@@ -172,7 +195,11 @@ std::vector<at::Tensor> call_kernel(const Kernel& kernel, std::span<const at::Te
                                     std::span<const DType> result_types, const Numerics& numerics,
                                     const KernelServices& services) {
   Caller caller(operands, numerics, services);
-  for (const KernelCall& c : kernel.calls) caller.call(c);
+  const std::vector<std::vector<int>> dying = last_uses(kernel);
+  for (std::size_t i = 0; i < kernel.calls.size(); ++i) {
+    caller.call(kernel.calls[i]);
+    caller.release(dying[i]);
+  }
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < kernel.results.size(); ++i) {
     results.push_back(caller.slot(kernel.results[i]).to(numerics.type_of(result_types[i])));
