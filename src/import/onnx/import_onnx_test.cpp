@@ -289,7 +289,7 @@ TEST(ImportOnnx, ProductsOfActivationsDoNotSplitOneAxisTwice) {
 }
 
 // What a name promises, it computes: variants have names of their own.
-TEST(ImportOnnx, VariantsAreNotTheirCommonForm) {
+TEST(ImportOnnx, VariantsHaveNamesOfTheirOwn) {
   const auto graph = [](const std::string& n, const std::vector<std::string>& initializers = {}) {
     return text(
         import({.nodes = {n},
