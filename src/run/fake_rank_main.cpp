@@ -109,7 +109,10 @@ class Meeting {
 
 void act(const std::string& action, std::optional<Heartbeat>& heartbeat) {
   if (action == "kill") ::raise(SIGKILL);
-  if (action == "segv") ::raise(SIGSEGV);
+  if (action == "segv") {
+    ::signal(SIGSEGV, SIG_DFL);  // Sanitizers have handlers of their own.
+    ::raise(SIGSEGV);
+  }
   if (action == "stop") ::raise(SIGSTOP);
   if (action == "exit0") std::_Exit(0);
   if (action == "exit3") {
