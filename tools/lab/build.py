@@ -79,6 +79,8 @@ def _make_network(state, layout):
     for node in layout.switches + layout.hosts:
         if node.parent >= 0:
             _connect(layout, node, namespace(node), namespace(layout.switches[node.parent]))
+    for node in layout.switches + layout.hosts:
+        kernel.keep_order(namespace(node))
     for host in layout.hosts:
         state.content["congestion_control"] = _settle_host(layout, host, namespace(host))
 
@@ -118,8 +120,10 @@ def _settle_host(layout, host, namespace):
         if other is not host and host.parent >= 0:
             kernel.ip("-n", namespace, "neigh", "replace", other.address, "lladdr",
                       _mac(other.hosts[0]), "dev", INTERFACE, "nud", "permanent")
-    # A training step sends in bursts: each must not start slowly again.
-    for line in ("net.ipv4.tcp_slow_start_after_idle=0", "net.ipv4.tcp_no_metrics_save=1"):
+    # A training step sends in bursts: each must not start slowly again. Nothing is lost here, so
+    # nothing is to be sent again on suspicion.
+    for line in ("net.ipv4.tcp_slow_start_after_idle=0", "net.ipv4.tcp_no_metrics_save=1",
+                 "net.ipv4.tcp_early_retrans=0"):
         kernel.ip("netns", "exec", namespace, "sysctl", "-q", "-w", line, check=False)
     if host.parent < 0:  # The only host: nothing to connect to, but its address exists.
         kernel.ip("-n", namespace, "addr", "add", f"{host.address}/24", "dev", "lo")

@@ -83,6 +83,15 @@ def shape_pairs(namespace, device, rate, limit, destinations):
                "1", "u32", "match", "ip", "dst", f"{address}/32", "flowid", f"1:{number:x}")
 
 
+def keep_order(namespace):
+    """Makes each flow's packets pass one core's queue. Else those of one flow overtake one another
+    on their way through several cores, and TCP sends them again. Call it when all links are made.
+    """
+    cores = sum(1 << core for core in os.sched_getaffinity(0) if core < 32) or 1
+    ip("netns", "exec", namespace, "sh", "-c",
+       f"for f in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {cores:x} > $f; done", check=False)
+
+
 def limit_windows(namespace):
     for name, usual in (("tcp_rmem", 131072), ("tcp_wmem", 65536)):
         ip("netns", "exec", namespace, "sysctl", "-q", "-w",
