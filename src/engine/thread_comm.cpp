@@ -47,7 +47,7 @@ struct Board {
   std::string reason;
 
   void check_alive() const {
-    if (failed_rank >= 0) throw Error(fmt::format("rank {} failed: {}", failed_rank, reason));
+    if (failed_rank >= 0) throw Error(failure_text(failed_rank, reason));
   }
 };
 
