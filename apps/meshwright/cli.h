@@ -35,6 +35,8 @@ void add_models(CLI::App& app, Action& action);
 void add_clusters(CLI::App& app, Action& action);
 void add_validate(CLI::App& app, Action& action);
 void add_calibrate(CLI::App& app, Action& action);
+void add_run(CLI::App& app, Action& action);
+void add_resume(CLI::App& app, Action& action);
 
 /// Set by the first Ctrl-C; the second one ends the program as usual.
 const std::atomic<bool>& interrupted();

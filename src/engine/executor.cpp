@@ -218,6 +218,8 @@ std::vector<Executor::HeldParameter> Executor::parameters() const {
   return list;
 }
 
+at::ScalarType Executor::precise() const { return impl_->settings.numerics.precise; }
+
 std::int64_t Executor::bytes_sent() const {
   return impl_->comm.bytes_sent() - impl_->control_bytes;
 }

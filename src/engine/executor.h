@@ -70,12 +70,11 @@ class Executor {
   /// it together. Loss and norm are those of all ranks.
   StepResult step(std::int64_t step);
 
-  /// What this rank's optimizer holds. After changing it, call `state_changed`.
+  /// What this rank's optimizer holds. Parameters that nothing trains are not among it.
   std::vector<HeldState> states();
-  /// Parameters that no optimizer updates are not among the states: they stay as they started.
-  void state_changed();
+  at::ScalarType precise() const;  ///< Of what the optimizer holds.
 
-  /// A parameter as this rank has it at rest.
+  /// A parameter as this rank has it at rest. (Filling `data` changes the parameter.)
   struct HeldParameter {
     ValueId value;
     TensorType type;

@@ -152,9 +152,7 @@ StepResult Reference::step(std::int64_t step) {
   return result;
 }
 
-const std::map<std::int32_t, OptimizerState>& Reference::parameters() const {
-  return impl_->states;
-}
+std::map<std::int32_t, OptimizerState>& Reference::parameters() { return impl_->states; }
 
 double relative_difference(const at::Tensor& part, const LocalBuffer& region,
                            const at::Tensor& whole) {

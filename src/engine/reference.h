@@ -19,7 +19,7 @@ class Reference {
 
   StepResult step(std::int64_t step);
   /// By value.
-  const std::map<std::int32_t, OptimizerState>& parameters() const;
+  std::map<std::int32_t, OptimizerState>& parameters();
 
  private:
   struct Impl;

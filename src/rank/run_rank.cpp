@@ -1,0 +1,348 @@
+#include "rank/run_rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+
+#include "api/request.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/format.h"
+#include "engine/collectives.h"
+#include "engine/gloo_comm.h"
+#include "engine/nccl_comm.h"
+#include "engine/run_store.h"
+#include "engine/watchdog.h"
+#include "plan/lower.h"
+#include "rank/compare_runs.h"
+#include "rank/state_io.h"
+#include "rank/timeline.h"
+#include "run/heartbeat.h"
+
+namespace meshwright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Tells the supervisor, or the watchdog, where this rank is.
+class Reporter : public RunObserver {
+ public:
+  Reporter(Heartbeat& heartbeat, RunTimeline* timeline) : heartbeat_(heartbeat), timeline_(timeline) {}
+
+  void begin(const RunPlace& p) override {
+    const std::string_view kind = p.instr == nullptr ? "" : describe(*p.instr);
+    heartbeat_.where({p.step, p.phase, p.chunk, p.micro_batch, p.instruction, kind,
+                      p.op == nullptr ? std::string_view() : std::string_view(*p.op)});
+    if (!heartbeat_.supervised()) {
+      const std::lock_guard lock(mutex_);
+      place_ = p;
+      op_ = p.op == nullptr ? "" : *p.op;
+      kind_ = kind;
+    }
+    if (timeline_ != nullptr) timeline_->begin(p);
+  }
+  void end(const RunPlace& p) override {
+    if (timeline_ != nullptr) timeline_->end(p);
+  }
+
+  std::string where() {
+    const std::lock_guard lock(mutex_);
+    return place_text(place_, kind_, op_);
+  }
+
+ private:
+  Heartbeat& heartbeat_;
+  RunTimeline* timeline_;
+  std::mutex mutex_;
+  RunPlace place_;
+  std::string op_;
+  std::string_view kind_;
+};
+
+class RankRun {
+ public:
+  RankRun(const Job& job, const Rendezvous& rendezvous)
+      : job_(job),
+        rendezvous_(rendezvous),
+        heartbeat_(rendezvous.rank),
+        reporter_(heartbeat_, job.profile.empty() ? nullptr : &timeline_) {}
+
+  int run() {
+    try {
+      return guarded();
+    } catch (const PeerLost& e) {
+      fail(e.what(), 1, e.peer);
+      throw;
+    } catch (const Error& e) {
+      fail(e.what(), 2, {});
+      throw;
+    } catch (const std::exception& e) {
+      fail(e.what(), 70, {});
+      throw;
+    }
+  }
+
+ private:
+  void fail(const std::string& message, int code, std::optional<int> lost) {
+    heartbeat_.fail(message, code, lost.value_or(-1));
+    if (comm_) comm_->abort(message);
+    if (watchdog_) watchdog_->fail(message, lost);
+  }
+
+  void print(const std::string& line) const {
+    if (rendezvous_.rank != 0) return;
+    std::fputs(line.c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  int guarded() {
+    one_thread_per_rank();
+    file_ = read_plan_file(job_.plan);
+    const Plan& plan = file_->plan;
+    check_ranks(plan);
+    meet();
+    const Graph& graph = file_->loaded.model.graph;
+    ExecutorSettings settings;
+    settings.numerics = parse_numerics(job_.dtype);
+    if (job_.device == "cuda") settings.numerics.device = at::Device(at::kCUDA, 0);
+    settings.optimizer = {job_.learning_rate, job_.momentum, job_.beta1,
+                          job_.beta2,         job_.epsilon,  job_.weight_decay};
+    settings.clip_norm = job_.clip_norm;
+    settings.seed = job_.seed;
+    std::optional<CheckpointReader> resumed;
+    std::int64_t first = 0;
+    if (!job_.resume.empty()) {
+      resumed.emplace(job_.resume);
+      first = resumed->info().step;
+      settings.seed = check_resumed(*resumed, graph);
+    }
+    std::shared_ptr<TokenFile> tokens;
+    if (job_.data != "synthetic") {
+      tokens = std::make_shared<TokenFile>(read_token_file(job_.data));
+    }
+    const Program program = lower(plan, graph, file_->loaded.segments);
+    const Feeds feeds(graph, settings.seed, plan.global_batch, tokens);
+    Executor executor(program, plan, graph, file_->loaded.segments, *comm_, feeds, settings,
+                      &reporter_);
+    if (resumed) read_state(*resumed, executor, graph);
+    const std::string id = resumed ? resumed->info().run : shared_run_id();
+    print(header(plan, graph, first));
+    const RunFacts facts{settings.seed, plan.training.optimizer, job_.dtype, plan.global_batch};
+    const CheckpointInfo info{0, id, graph_fingerprint(graph), job_.plan, facts_to_text(facts)};
+
+    std::int64_t done = first, saved = first;
+    std::vector<double> losses;
+    for (; done < job_.steps && heartbeat_.begin_step(done); ++done) {
+      const auto start = Clock::now();
+      timeline_.step(done);
+      const StepResult r = executor.step(done);
+      seconds_.push_back(seconds_since(start));
+      losses.push_back(r.loss);
+      if (!std::isfinite(r.loss) || !std::isfinite(r.gradient_norm)) {
+        throw Error(fmt::format("the loss of step {} is {}", done + 1, r.loss), job_.plan,
+                    saved > 0 ? fmt::format("the last checkpoint is of step {}", saved)
+                              : "a smaller --learning-rate or --clip may help");
+      }
+      print_step(done, r);
+      const bool due = job_.checkpoint_every > 0 && (done + 1) % job_.checkpoint_every == 0;
+      if (due && done + 1 < job_.steps) save(executor, graph, info, saved = done + 1);
+    }
+    if (done > saved || done == first) save(executor, graph, info, done);
+    print(summary(executor, done - first));
+    int code = 0;
+    if (job_.verify && done > first) {
+      const Comparison c = compare_runs(*comm_, executor, plan, graph, feeds, settings,
+                                        resumed ? &*resumed : nullptr, first, losses);
+      print(to_string(c, job_.tolerance));
+      code = c.within(job_.tolerance) ? 0 : 1;
+    }
+    if (!job_.profile.empty()) write_timeline(job_.profile, timeline_, *comm_, *file_);
+    barrier();
+    heartbeat_.finish();
+    if (watchdog_) watchdog_->finish();
+    return code;
+  }
+
+  void check_ranks(const Plan& plan) const {
+    int devices = 0;
+    for (const Stage& s : plan.stages) {
+      for (int i = 0; i < s.mesh.device_count(); ++i) {
+        devices = std::max(devices, device_at(s.mesh, mesh_coordinates(s.mesh, i)).value + 1);
+      }
+    }
+    if (devices == rendezvous_.size) return;
+    throw Error(fmt::format("the plan is for {} devices, but {} ranks run it", devices,
+                            rendezvous_.size),
+                job_.plan,
+                fmt::format("start {} ranks, or plan for {} devices", devices, rendezvous_.size));
+  }
+
+  void meet() {
+    Rendezvous r = rendezvous_;
+    r.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(job_.timeout_seconds * 1000));
+    store_.emplace(r);
+    const auto patience = std::chrono::seconds(60);
+    store_->barrier("start", patience);
+    const std::string text = read_file(job_.plan, std::uint64_t{1} << 30);
+    Json settings = job_to_json(job_);
+    settings.erase("plan");  // Where the file lies may differ from host to host.
+    store_->agree("plan", fmt::format("{:016x}", draw_key(0, text)), patience);
+    store_->agree("settings", settings.dump(), patience);
+    if (!heartbeat_.supervised()) watchdog_.emplace(*store_, [this] { return reporter_.where(); });
+    comm_ = job_.device == "cuda" ? nccl_comm(*store_) : gloo_comm(*store_);
+  }
+
+  std::string shared_run_id() {
+    if (rendezvous_.rank == 0) store_->set("run id", draw_run_id());
+    return store_->wait("run id", std::chrono::seconds(60));
+  }
+
+  // The seed of the run that goes on.
+  std::uint64_t check_resumed(const CheckpointReader& reader, const Graph& graph) const {
+    const std::string where = reader.path().string();
+    const RunFacts facts = facts_from_text(reader.info().extra, where);
+    const Plan& plan = file_->plan;
+    if (reader.info().step >= job_.steps) {
+      throw Error(fmt::format("it is of step {}, and the run is to end at step {}",
+                              reader.info().step, job_.steps),
+                  where, "ask for more --steps");
+    }
+    if (facts.optimizer != plan.training.optimizer) {
+      throw Error(fmt::format("it holds the state of {}, the plan trains with {}", facts.optimizer,
+                              plan.training.optimizer),
+                  where);
+    }
+    if (facts.dtype != job_.dtype) {
+      throw Error(fmt::format("it was written with --dtype {}, not {}", facts.dtype, job_.dtype),
+                  where);
+    }
+    if (facts.global_batch != plan.global_batch) {
+      throw Error(fmt::format("its steps are of {} samples, the plan's of {}", facts.global_batch,
+                              plan.global_batch),
+                  where);
+    }
+    // The same parameters, whatever plan or transform made the graph.
+    std::size_t parameters = 0;
+    for (const Value& v : graph.values) {
+      if (v.kind != ValueKind::kParameter) continue;
+      ++parameters;
+      if (!reader.holds(v.name, "parameter")) {
+        throw Error(fmt::format("it has no parameter {}: it is of another model", v.name), where);
+      }
+    }
+    return facts.seed;
+  }
+
+  void barrier() {
+    std::vector<int> all;
+    std::vector<at::Tensor> blocks;
+    for (int r = 0; r < comm_->size(); ++r) {
+      all.push_back(r);
+      blocks.push_back(at::zeros({1}, at::kByte));
+    }
+    all_gather(*comm_, all, blocks, 6);
+  }
+
+  void save(Executor& executor, const Graph& graph, CheckpointInfo info, std::int64_t step) {
+    if (job_.checkpoint_directory.empty()) return;
+    RunPlace place;
+    place.step = step;
+    place.phase = "checkpoint";
+    reporter_.begin(place);
+    info.step = step;
+    {
+      CheckpointWriter writer(job_.checkpoint_directory, info, rendezvous_.rank,
+                              rendezvous_.size);
+      write_state(writer, executor, graph);
+      writer.close();
+    }
+    barrier();
+    if (rendezvous_.rank == 0) {
+      const auto path =
+          complete_checkpoint(job_.checkpoint_directory, step, rendezvous_.size, 2);
+      print(fmt::format("checkpoint {}\n", path.string()));
+    }
+    barrier();
+  }
+
+  std::string header(const Plan& plan, const Graph& graph, std::int64_t first) const {
+    std::string text = fmt::format("{} on {} {} ranks, {}, {}: {}\n", file_->loaded.model_name,
+                                   rendezvous_.size, job_.device, job_.dtype,
+                                   plan.training.optimizer, to_string(plan.degrees));
+    text += fmt::format("{} parameters, {} samples a step in {} micro-batches of data from {}\n",
+                        format_count(parameter_count(graph)), plan.global_batch,
+                        plan.micro_batches, job_.data);
+    if (first > 0) text += fmt::format("goes on after step {} of {}\n", first, job_.resume);
+    return text;
+  }
+
+  double tokens_per_step() const {
+    return static_cast<double>(file_->plan.global_batch) *
+           static_cast<double>(std::max<std::int64_t>(1, file_->loaded.model.seq));
+  }
+
+  void print_step(std::int64_t step, const StepResult& r) const {
+    if (job_.print_every == 0 || (step + 1) % job_.print_every != 0) return;
+    std::string line = fmt::format("step {}/{}  loss {:.6f}", step + 1, job_.steps, r.loss);
+    if (job_.clip_norm > 0) line += fmt::format("  gradient norm {:.4f}", r.gradient_norm);
+    print(line + fmt::format("  {}  {:.0f} tokens/s\n", format_seconds(Seconds(seconds_.back())),
+                             tokens_per_step() / seconds_.back()));
+  }
+
+  std::string summary(Executor& executor, std::int64_t steps) {
+    // All ranks go through it: bytes are of all.
+    std::vector<int> all;
+    std::vector<at::Tensor> blocks;
+    for (int r = 0; r < comm_->size(); ++r) {
+      all.push_back(r);
+      blocks.push_back(at::zeros({1}, at::kLong));
+    }
+    blocks[static_cast<std::size_t>(rendezvous_.rank)].fill_(executor.bytes_sent());
+    all_gather(*comm_, all, blocks, 6);
+    if (steps == 0) return "no step was run\n";
+    // The first step pays for what is set up once.
+    std::vector<double> times(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
+    std::sort(times.begin(), times.end());
+    const double median = times[times.size() / 2];
+    std::string text = fmt::format("median step {} of {}, {:.0f} tokens/s",
+                                   format_seconds(Seconds(median)), times.size(),
+                                   tokens_per_step() / median);
+    if (job_.predicted_step_seconds > 0) {
+      text += fmt::format("; predicted {} ({:+.0f} %)",
+                          format_seconds(Seconds(job_.predicted_step_seconds)),
+                          100 * (job_.predicted_step_seconds / median - 1));
+    }
+    text += "\nsent per step and rank:";
+    for (const at::Tensor& b : blocks) {
+      text += " " + format_bytes(Bytes(static_cast<double>(b.item<std::int64_t>()) /
+                                       static_cast<double>(steps)));
+    }
+    return text + "\n";
+  }
+
+  const Job& job_;
+  const Rendezvous& rendezvous_;
+  Heartbeat heartbeat_;
+  RunTimeline timeline_;
+  Reporter reporter_;
+  std::optional<PlanFile> file_;
+  std::optional<RunStore> store_;
+  std::unique_ptr<Comm> comm_;
+  std::optional<Watchdog> watchdog_;
+  std::vector<double> seconds_;
+};
+
+}  // namespace
+
+int run_rank(const Job& job, const Rendezvous& rendezvous) { return RankRun(job, rendezvous).run(); }
+
+}  // namespace meshwright
