@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "base/files.h"
 #include "base/format.h"
 #include "cli.h"
+#include "mesh/region.h"
 #include "run/checkpoint.h"
 #include "run/job.h"
 #include "run/supervise.h"

@@ -202,6 +202,10 @@ std::vector<at::Tensor> call_kernel(const Kernel& kernel, std::span<const at::Te
   }
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < kernel.results.size(); ++i) {
+    if (kernel.results[i].index < 0) {
+      results.emplace_back();
+      continue;
+    }
     results.push_back(caller.slot(kernel.results[i]).to(numerics.type_of(result_types[i])));
   }
   return results;

@@ -66,6 +66,22 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
   const auto in = s.program->in(*i.instr);
   const auto out = s.program->out(*i.instr);
   const std::size_t results = op.outputs.size();
+  const auto put = [&](std::int32_t b, const at::Tensor& gradient) {
+    const auto i_b = static_cast<std::size_t>(b);
+    slot(run, b) = gradient.defined()
+                       ? gradient
+                       : new_tensor(s.buffers[i_b], settings.numerics.type_of(s.types[i_b]),
+                                    settings.numerics);
+  };
+  if (i.direct) {
+    std::vector<at::Tensor> operands;
+    for (std::int32_t b : in) operands.push_back(b < 0 ? at::Tensor() : slot(run, b));
+    const std::vector<at::Tensor> found = compute(i, op, operands, micro_batch);
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      if (out[k] >= 0) put(out[k], found[k]);
+    }
+    return;
+  }
   Record rerun;
   if (i.rerun) {
     for (std::size_t k = 0; k < op.inputs.size(); ++k) {
@@ -99,11 +115,7 @@ void Executor::Impl::adjoint(const PreparedInstr& i, const PreparedSegment& s, c
     found = torch::autograd::grad(outputs, inputs, given, !i.rerun && !i.last, false, true);
   }
   for (std::size_t k = 0; k < wanted.size(); ++k) {
-    const auto b = static_cast<std::size_t>(wanted[k]);
-    slot(run, wanted[k]) =
-        found[k].defined()
-            ? found[k].detach()
-            : new_tensor(s.buffers[b], settings.numerics.type_of(s.types[b]), settings.numerics);
+    put(wanted[k], found[k].defined() ? found[k].detach() : found[k]);
   }
   if (i.last) run.records.erase(i.instr->op.value);
 }

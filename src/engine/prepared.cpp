@@ -32,7 +32,7 @@ class Preparer {
       ++which;
     }
     for (auto& [op, runs] : runs_) {
-      if (runs.adjoints.empty()) continue;
+      if (runs.adjoints.empty() || at(runs.adjoints[0]).direct) continue;
       bool kept = true;
       for (const Place& a : runs.adjoints) kept &= !at(a).rerun;
       for (const Place& a : runs.adjoints) at(a).rerun = !kept;
@@ -109,6 +109,7 @@ class Preparer {
       operands[k] = b;
     }
     runs.adjoints.push_back(place);
+    prepared.direct = find_op(op.kind).backward_kernel != nullptr;
     prepare_kernel(instr, prepared, operands, runs.out);
   }
 
@@ -142,9 +143,21 @@ class Preparer {
       if (other == mine) me = static_cast<int>(prepared.group.size());
       prepared.group.push_back(device_at(mesh_, other).value);
     }
+    const KernelContext context{op.attrs,     inputs,
+                                outputs,      input_boxes,
+                                output_boxes, static_cast<int>(prepared.group.size()),
+                                me};
     try {
-      prepared.kernel = kernel_of(def, {op.attrs, inputs, outputs, input_boxes, output_boxes,
-                                        static_cast<int>(prepared.group.size()), me});
+      if (prepared.direct) {
+        std::vector<bool> wanted;
+        for (std::int32_t b : p_.out(instr)) wanted.push_back(b >= 0);
+        prepared.kernel = def.backward_kernel(context, wanted);
+        // Gradients have the types of what they are of.
+        prepared.result_types.clear();
+        for (const TensorType& t : inputs) prepared.result_types.push_back(t.dtype);
+      } else {
+        prepared.kernel = kernel_of(def, context);
+      }
     } catch (const Error& e) {
       throw e.within(op.name);
     }

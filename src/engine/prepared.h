@@ -19,6 +19,7 @@ struct PreparedInstr {
   bool keep = false;       ///< Forward: what autograd recorded serves the backward instructions.
   bool rerun = false;      ///< Adjoint: no record serves; the forward computation is run again.
   bool last = false;       ///< Adjoint: the operator's last; its record can go.
+  bool direct = false;     ///< Adjoint: `kernel` is the operator's backward kernel.
   std::vector<int> group;  ///< Ranks that share the summed factors; one = none.
   /// Adjoint: the forward instruction's operands, for the shapes of those that are not given.
   std::vector<std::int32_t> forward_in;

@@ -49,6 +49,31 @@ Kernel kernel(const KernelContext& c) {
   return k.finish({k.call("aten::reshape", {y, sizes_of(c.output_boxes[0])})});
 }
 
+// As linear's, expert by expert.
+Kernel backward_kernel(const KernelContext& c, const std::vector<bool>& wanted) {
+  KernelBuilder k(1 + static_cast<int>(c.inputs.size()) + 1);
+  const Box& x = c.input_boxes[0];
+  const Box& y = c.output_boxes[0];
+  const auto flat = [&](Slot t, const Box& box) {
+    return k.call("aten::reshape",
+                  {t, std::vector<std::int64_t>{box[0].size(), box[1].size() * box[2].size(),
+                                                box[3].size()}});
+  };
+  const Slot dy = flat(Slot{0}, y);
+  std::vector<Slot> gradients(c.inputs.size(), Slot{-1});
+  if (wanted[0]) {
+    gradients[0] = k.call("aten::reshape", {k.call("aten::bmm", {dy, Slot{2}}), sizes_of(x)});
+  }
+  if (wanted[1]) {
+    const Slot columns = k.call("aten::transpose.int", {dy, std::int64_t{1}, std::int64_t{2}});
+    gradients[1] = k.call("aten::bmm", {columns, flat(Slot{1}, x)});
+  }
+  if (wanted.size() == 3 && wanted[2] && c.part == 0) {
+    gradients[2] = k.call("aten::sum.dim_IntList", {dy, std::vector<std::int64_t>{1}});
+  }
+  return k.finish(std::move(gradients));
+}
+
 }  // namespace
 
 const OpDef kGroupedLinear = {
@@ -60,6 +85,7 @@ const OpDef kGroupedLinear = {
     .work = work,
     .saved = saved,
     .kernel = kernel,
+    .backward_kernel = backward_kernel,
     .examples = examples,
 };
 

@@ -60,14 +60,15 @@ struct KernelCall {
 /// derivative.
 struct Kernel {
   std::vector<KernelCall> calls;
-  std::vector<Slot> results;  ///< One per result of the operator.
+  std::vector<Slot> results;  ///< One per result; index -1 = none (zero, in a backward kernel).
 };
 
 /// Builds a kernel call by call.
 class KernelBuilder {
  public:
   explicit KernelBuilder(const KernelContext& context)
-      : next_(static_cast<int>(context.inputs.size())) {}
+      : KernelBuilder(static_cast<int>(context.inputs.size())) {}
+  explicit KernelBuilder(int operands) : next_(operands) {}
 
   Slot call(std::string_view name, std::vector<KernelArg> args) {
     return calls(name, std::move(args), 1)[0];

@@ -40,6 +40,31 @@ Kernel kernel(const KernelContext& c) {
   return k.finish({k.call("aten::linear", std::move(args))});
 }
 
+// dx = dy w, dw = dy^T x over all rows, db = sum of dy.
+Kernel backward_kernel(const KernelContext& c, const std::vector<bool>& wanted) {
+  KernelBuilder k(1 + static_cast<int>(c.inputs.size()) + 1);
+  const Slot dy{0}, x{1}, w{2};
+  std::vector<Slot> gradients(c.inputs.size(), Slot{-1});
+  if (wanted[0]) gradients[0] = k.call("aten::matmul", {dy, w});
+  std::int64_t rows = 1;
+  for (std::size_t d = 0; d + 1 < c.input_boxes[0].size(); ++d) rows *= c.input_boxes[0][d].size();
+  const auto flat = [&](Slot t, const Box& box) {
+    return k.call("aten::reshape", {t, std::vector<std::int64_t>{rows, box.back().size()}});
+  };
+  const bool bias = wanted.size() == 3 && wanted[2] && c.part == 0;
+  if (wanted[1] || bias) {
+    const Slot dy_rows = flat(dy, c.output_boxes[0]);
+    if (wanted[1]) {
+      const Slot dy_columns = k.call("aten::t", {dy_rows});
+      gradients[1] = k.call("aten::mm", {dy_columns, flat(x, c.input_boxes[0])});
+    }
+    if (bias) {
+      gradients[2] = k.call("aten::sum.dim_IntList", {dy_rows, std::vector<std::int64_t>{0}});
+    }
+  }
+  return k.finish(std::move(gradients));
+}
+
 }  // namespace
 
 const OpDef kLinear = {
@@ -51,6 +76,7 @@ const OpDef kLinear = {
     .work = work,
     .saved = saved,
     .kernel = kernel,
+    .backward_kernel = backward_kernel,
     .examples = examples,
 };
 

@@ -15,6 +15,19 @@ Work work(const OpContext& c) {
 
 Saved saved(const OpContext&) { return {{0, 1}, {}, Bytes(0)}; }
 
+// da = dc b^T, db = a^T dc.
+Kernel backward_kernel(const KernelContext&, const std::vector<bool>& wanted) {
+  KernelBuilder k(4);
+  const Slot dc{0}, a{1}, b{2};
+  const auto transposed = [&](Slot t) {
+    return k.call("aten::transpose.int", {t, std::int64_t{-1}, std::int64_t{-2}});
+  };
+  std::vector<Slot> gradients(2, Slot{-1});
+  if (wanted[0]) gradients[0] = k.call("aten::matmul", {dc, transposed(b)});
+  if (wanted[1]) gradients[1] = k.call("aten::matmul", {transposed(a), dc});
+  return k.finish(std::move(gradients));
+}
+
 std::vector<OpDef::Example> examples() {
   const TensorType a{DType::kBf16, {{"batch", 4}, {"heads", 2}, {"seq", 16}, {"head_dim", 8}}};
   const TensorType b{DType::kBf16, {{"batch", 4}, {"heads", 2}, {"head_dim", 8}, {"keys", 12}}};
@@ -33,6 +46,7 @@ const OpDef kMatmul = {
     .annotation = annotation,
     .work = work,
     .saved = saved,
+    .backward_kernel = backward_kernel,
     .examples = examples,
 };
 

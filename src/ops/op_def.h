@@ -110,6 +110,11 @@ struct OpDef {
   /// What one device runs on its parts. Parts of results combine by the rule: concatenated along
   /// split factors, added along summed ones.
   Kernel (*kernel)(const KernelContext&) = nullptr;
+  /// The backward kernel of operators whose gradients need no forward run (products): operands are
+  /// the gradients of the results, then the operator's operands, then its results, of which only
+  /// those that `saved` lists are given; results are the gradients of the operands, wanted or not
+  /// being their flags. Default: autograd on `kernel`.
+  Kernel (*backward_kernel)(const KernelContext&, const std::vector<bool>& wanted) = nullptr;
   /// Example operand types for property tests over all operators.
   struct Example {
     Attrs attrs;
