@@ -56,11 +56,12 @@ std::string rank_program() {
     if (::access(there.c_str(), X_OK) == 0) return there;
     rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
   }
-  throw Error("this build cannot run plans: meshwright-rank was not built, since libtorch was "
-              "not found",
-              {},
-              "install libtorch-dev, libgloo-dev and libopenblas0-pthread (tools/install_deps) "
-              "and build again");
+  throw Error(
+      "this build cannot run plans: meshwright-rank was not built, since libtorch was "
+      "not found",
+      {},
+      "install libtorch-dev, libgloo-dev and libopenblas0-pthread (tools/install_deps) "
+      "and build again");
 }
 
 /// A directory of our own for the file of the job.
@@ -100,10 +101,10 @@ int become_rank(const Job& job) {
     throw Error(std::strerror(errno), "memfd_create");
   }
   const std::string path = fmt::format("/proc/self/fd/{}", fd);
-  for (const auto& [slurm, name] : {std::pair("SLURM_PROCID", "RANK"),
-                                    std::pair("SLURM_NTASKS", "WORLD_SIZE"),
-                                    std::pair("OMPI_COMM_WORLD_RANK", "RANK"),
-                                    std::pair("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")}) {
+  for (const auto& [slurm, name] :
+       {std::pair("SLURM_PROCID", "RANK"), std::pair("SLURM_NTASKS", "WORLD_SIZE"),
+        std::pair("OMPI_COMM_WORLD_RANK", "RANK"),
+        std::pair("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")}) {
     const char* value = std::getenv(slurm);
     if (value != nullptr) ::setenv(name, value, 0);
   }
@@ -118,8 +119,7 @@ int run_local(RunOptions o) {
   const std::string program = rank_program();
   for (int attempt = 0;; ++attempt) {
     const PlanFile file = read_plan_file(o.job.plan);
-    o.job.predicted_step_seconds =
-        judge(file.loaded.problem(), file.plan).step().value;
+    o.job.predicted_step_seconds = judge(file.loaded.problem(), file.plan).step().value;
     const JobFile job(o.job);
     SuperviseOptions s;
     s.ranks = device_count(file.plan);

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "engine/call_kernel.h"
+#include "ops/op_def.h"
 
 namespace meshwright {
 namespace {

@@ -27,8 +27,7 @@ TEST(Equality, RandomPlans) {
     r.plan.training.optimizer = "sgd";
     const Program program = lower(r.plan, r.graph, r.segments);
     try {
-      const RunDifference d =
-          run_threads(program, r.plan, r.graph, r.segments, 2, sgd_settings());
+      const RunDifference d = run_threads(program, r.plan, r.graph, r.segments, 2, sgd_settings());
       EXPECT_LE(d.loss, kTolerance) << "seed " << seed;
       EXPECT_LE(d.parameters, kTolerance) << "seed " << seed << " " << d.worst;
     } catch (const std::exception& e) {

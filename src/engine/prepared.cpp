@@ -143,9 +143,8 @@ class Preparer {
       if (other == mine) me = static_cast<int>(prepared.group.size());
       prepared.group.push_back(device_at(mesh_, other).value);
     }
-    const KernelContext context{op.attrs,     inputs,
-                                outputs,      input_boxes,
-                                output_boxes, static_cast<int>(prepared.group.size()),
+    const KernelContext context{op.attrs,    inputs,       outputs,
+                                input_boxes, output_boxes, static_cast<int>(prepared.group.size()),
                                 me};
     try {
       if (prepared.direct) {

@@ -74,8 +74,8 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
     } else {
       std::vector<std::int64_t> shape;
       for (const Dim& d : graph.values[v].type.dims) shape.push_back(d.size);
-      value = at::empty(shape, at::TensorOptions(settings.numerics.device)
-                                   .dtype(settings.numerics.precise));
+      value = at::empty(
+          shape, at::TensorOptions(settings.numerics.device).dtype(settings.numerics.precise));
       comm.receive(value, 0, kTag)->wait();
     }
     for (const auto& [region, data] : parts[id]) {
@@ -100,12 +100,12 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
 }
 
 std::string to_string(const Comparison& c, double tolerance) {
-  std::string text = fmt::format(
-      "against one device after {} steps: loss differs by {:.1e}, parameters by {:.1e}", c.steps,
-      c.loss, c.parameters);
+  std::string text =
+      fmt::format("against one device after {} steps: loss differs by {:.1e}, parameters by {:.1e}",
+                  c.steps, c.loss, c.parameters);
   if (!c.worst.empty() && c.parameters > 0) text += fmt::format(" ({})", c.worst);
-  return text + fmt::format(" relative: {} {:.0e}\n", c.within(tolerance) ? "within" : "ABOVE",
-                            tolerance);
+  return text +
+         fmt::format(" relative: {} {:.0e}\n", c.within(tolerance) ? "within" : "ABOVE", tolerance);
 }
 
 }  // namespace meshwright

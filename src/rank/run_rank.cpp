@@ -1,5 +1,6 @@
 #include "rank/run_rank.h"
 
+#include <ATen/Functions.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "api/request.h"
@@ -36,7 +38,8 @@ double seconds_since(Clock::time_point start) {
 /// Tells the supervisor, or the watchdog, where this rank is.
 class Reporter : public RunObserver {
  public:
-  Reporter(Heartbeat& heartbeat, RunTimeline* timeline) : heartbeat_(heartbeat), timeline_(timeline) {}
+  Reporter(Heartbeat& heartbeat, RunTimeline* timeline)
+      : heartbeat_(heartbeat), timeline_(timeline) {}
 
   void begin(const RunPlace& p) override {
     const std::string_view kind = p.instr == nullptr ? "" : describe(*p.instr);
@@ -180,10 +183,10 @@ class RankRun {
       }
     }
     if (devices == rendezvous_.size) return;
-    throw Error(fmt::format("the plan is for {} devices, but {} ranks run it", devices,
-                            rendezvous_.size),
-                job_.plan,
-                fmt::format("start {} ranks, or plan for {} devices", devices, rendezvous_.size));
+    throw Error(
+        fmt::format("the plan is for {} devices, but {} ranks run it", devices, rendezvous_.size),
+        job_.plan,
+        fmt::format("start {} ranks, or plan for {} devices", devices, rendezvous_.size));
   }
 
   void meet() {
@@ -260,27 +263,25 @@ class RankRun {
     reporter_.begin(place);
     info.step = step;
     {
-      CheckpointWriter writer(job_.checkpoint_directory, info, rendezvous_.rank,
-                              rendezvous_.size);
+      CheckpointWriter writer(job_.checkpoint_directory, info, rendezvous_.rank, rendezvous_.size);
       write_state(writer, executor, graph);
       writer.close();
     }
     barrier();
     if (rendezvous_.rank == 0) {
-      const auto path =
-          complete_checkpoint(job_.checkpoint_directory, step, rendezvous_.size, 2);
+      const auto path = complete_checkpoint(job_.checkpoint_directory, step, rendezvous_.size, 2);
       print(fmt::format("checkpoint {}\n", path.string()));
     }
     barrier();
   }
 
   std::string header(const Plan& plan, const Graph& graph, std::int64_t first) const {
-    std::string text = fmt::format("{} on {} {} ranks, {}, {}: {}\n", file_->loaded.model_name,
-                                   rendezvous_.size, job_.device, job_.dtype,
-                                   plan.training.optimizer, to_string(plan.degrees));
+    std::string text =
+        fmt::format("{} on {} {} ranks, {}, {}: {}\n", file_->loaded.model_name, rendezvous_.size,
+                    job_.device, job_.dtype, plan.training.optimizer, to_string(plan.degrees));
     text += fmt::format("{} parameters, {} samples a step in {} micro-batches of data from {}\n",
-                        format_count(parameter_count(graph)), plan.global_batch,
-                        plan.micro_batches, job_.data);
+                        format_count(parameter_count(graph)), plan.global_batch, plan.micro_batches,
+                        job_.data);
     if (first > 0) text += fmt::format("goes on after step {} of {}\n", first, job_.resume);
     return text;
   }
@@ -313,9 +314,9 @@ class RankRun {
     std::vector<double> times(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2];
-    std::string text = fmt::format("median step {} of {}, {:.0f} tokens/s",
-                                   format_seconds(Seconds(median)), times.size(),
-                                   tokens_per_step() / median);
+    std::string text =
+        fmt::format("median step {} of {}, {:.0f} tokens/s", format_seconds(Seconds(median)),
+                    times.size(), tokens_per_step() / median);
     if (job_.predicted_step_seconds > 0) {
       text += fmt::format("; predicted {} ({:+.0f} %)",
                           format_seconds(Seconds(job_.predicted_step_seconds)),
@@ -343,6 +344,8 @@ class RankRun {
 
 }  // namespace
 
-int run_rank(const Job& job, const Rendezvous& rendezvous) { return RankRun(job, rendezvous).run(); }
+int run_rank(const Job& job, const Rendezvous& rendezvous) {
+  return RankRun(job, rendezvous).run();
+}
 
 }  // namespace meshwright

@@ -70,7 +70,8 @@ TEST_P(SpacesEquality, EveryModel) {
       ExecutorSettings settings;
       settings.optimizer.learning_rate = 0.1;
       settings.clip_norm = 0.5;
-      const std::string name = fmt::format("{} on {}: {}", model.name, devices, to_string(plan.degrees));
+      const std::string name =
+          fmt::format("{} on {}: {}", model.name, devices, to_string(plan.degrees));
       try {
         const RunDifference d = run_threads(program, plan, graph, loaded->segments, 3, settings);
         EXPECT_LE(d.loss, kTolerance) << name;

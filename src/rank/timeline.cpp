@@ -17,8 +17,9 @@ constexpr int kTag = 8;
 
 Json event(const std::string& name, std::string_view category, int pid, int tid, double start,
            double end, int micro_batch) {
-  Json json = {{"name", name},        {"cat", category}, {"ph", "X"}, {"pid", pid}, {"tid", tid},
-               {"ts", start * 1e6},   {"dur", (end - start) * 1e6}};
+  Json json = {
+      {"name", name},      {"cat", category},           {"ph", "X"}, {"pid", pid}, {"tid", tid},
+      {"ts", start * 1e6}, {"dur", (end - start) * 1e6}};
   if (micro_batch >= 0) json["args"] = {{"micro_batch", micro_batch}};
   return json;
 }
