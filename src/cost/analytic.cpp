@@ -7,7 +7,7 @@
 //          Matrix products are computed in whole tiles: m and n are rounded up to the tile.
 // ring     t = base + (n-1) * steps * latency + max over links of bytes * (n-1)/n / (share *
 // fraction); all_reduce takes twice the steps, and an uplink of one of p hosts carries
-// 2 * bytes * (p-1)/p of it.
+// 2 * bytes * (p-1)/p of it (with ring_sums 2 * bytes * (n-1)/n).
 //
 // Loses to the profiled model wherever kernels have cliffs (odd shapes, new libraries).
 #include <algorithm>
@@ -88,7 +88,8 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
       case CollectiveKind::kAllReduce:
         // Sums are formed below an uplink before they cross it, so that it carries its parts'
         // share.
-        volume *= 2.0 * (level.groups_inside - 1) / level.groups_inside;
+        volume *= 2 * (e.ring_sums * (n - 1) / n + (1 - e.ring_sums) * (level.groups_inside - 1.0) /
+                                                       level.groups_inside);
         fraction = link.all_reduce_fraction;
         steps = link.all_reduce_steps;
         break;

@@ -124,6 +124,7 @@ Efficiency parse_efficiency(const Json& json, const Efficiency& base, std::strin
   r.number("fragmentation", e.fragmentation, 0, 2);
   r.number("loss_copies", e.loss_copies, 0, 20);
   r.number("keeps_gathered", e.keeps_gathered, 0, 1);
+  r.number("ring_sums", e.ring_sums, 0, 1);
   r.number("activation_scale", e.activation_scale, 0.5, 3);
   r.number("working_gradients", e.working_gradients, 0, 1);
   r.number("communication_buffers", e.communication_buffers, 0, 10);

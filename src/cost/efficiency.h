@@ -52,6 +52,9 @@ struct Efficiency {
   double update_overlap = 0.5;  ///< Share of gathers of updated parameters (ZeRO-1) that the first
                                 ///< forward pass may hide.
   double gather_overlap = 0.9;  ///< Share of parameter gathers that compute may hide.
+  /// 1: an all_reduce is one ring through all members, which crosses every uplink with the ring's
+  /// share of the buffer; 0: sums are formed below an uplink before they cross it.
+  double ring_sums = 0;
   double context_overlap = 0.8;  ///< Share of ring attention traffic that attention may hide.
   Seconds step_fixed;            ///< Per step: data loading, logging, loss synchronization.
   Seconds micro_batch_fixed;     ///< Per micro-batch and chunk on the host.

@@ -216,12 +216,16 @@ void Executor::Impl::run_list(ListKind list, int c, std::size_t position, int m,
         }
         break;
       case InstrKind::kCollective:
+      {
+        std::vector<CollectiveOperand> operands;
         for (std::size_t k = 0; k < in.size(); ++k) {
-          slot(run, out[k]) =
-              run_collective(comm, i.collectives[k], slot(run, in[k]),
-                             s.buffers[static_cast<std::size_t>(out[k])].shape(), 3);
+          operands.push_back({&i.collectives[k], slot(run, in[k]),
+                              s.buffers[static_cast<std::size_t>(out[k])].shape()});
         }
+        const std::vector<at::Tensor> results = run_collectives(comm, operands, 3);
+        for (std::size_t k = 0; k < out.size(); ++k) slot(run, out[k]) = results[k];
         break;
+      }
       case InstrKind::kSlice:
         for (std::size_t k = 0; k < in.size(); ++k) {
           const LocalBuffer& from = s.buffers[static_cast<std::size_t>(in[k])];

@@ -27,46 +27,47 @@ bool Executor::Impl::stands_for(int s, const StageProgram::Operand& operand,
 void Executor::Impl::run_step_instr(int s, std::size_t index, double scale) {
   const StageProgram& program = p.stages[static_cast<std::size_t>(s)];
   const Instr& instr = program.step[index];
-  const Stage& held_on = stage(s);
+  const Mesh& mesh = stage(s).mesh;
   const auto& here = *coordinates[static_cast<std::size_t>(s)];
   const auto in = program.in(instr);
   const auto out = program.out(instr);
+  std::vector<std::pair<StageParameter*, int>> targets;
+  std::vector<CollectiveOperand> operands;
   for (auto& [key, held] : parameters) {
     if (key.first != s) continue;
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!stands_for(s, out[i], held)) continue;
       const TensorType& whole = type(held.value);
+      const Buffer& from = described(s, held.program, in[i].buffer);
+      const Buffer& to = described(s, held.program, out[i].buffer);
       const at::Tensor& before = held.buffers.at(in[i].buffer);
-      const LocalBuffer target =
-          local_buffer(whole, described(s, held.program, out[i].buffer), held_on.mesh, here);
-      at::Tensor after;
+      const LocalBuffer target = local_buffer(whole, to, mesh, here);
       switch (instr.kind) {
         case InstrKind::kCollective: {
           const auto [it, fresh] = step_collectives.try_emplace({s, index, i});
-          if (fresh) {
-            it->second =
-                local_collective(instr, false, whole, described(s, held.program, in[i].buffer),
-                                 described(s, held.program, out[i].buffer), held_on.mesh, here);
-          }
-          after = run_collective(comm, it->second, before, target.shape(), 4);
+          if (fresh) it->second = local_collective(instr, false, whole, from, to, mesh, here);
+          operands.push_back({&it->second, before, target.shape()});
+          targets.emplace_back(&held, out[i].buffer);
           break;
         }
         case InstrKind::kSlice:
-          after = slice_buffer(
-              before,
-              local_buffer(whole, described(s, held.program, in[i].buffer), held_on.mesh, here),
-              target);
+          held.buffers[out[i].buffer] =
+              slice_buffer(before, local_buffer(whole, from, mesh, here), target);
           break;
         case InstrKind::kOptimizer:
           update(plan.training.optimizer, settings.optimizer, current_step, before, scale,
                  held.state);
-          after = held.state.master.to(settings.numerics.type_of(whole.dtype), false, true);
+          held.buffers[out[i].buffer] =
+              held.state.master.to(settings.numerics.type_of(whole.dtype), false, true);
           break;
         default:
-          continue;
+          break;
       }
-      held.buffers[out[i].buffer] = after;
     }
+  }
+  const std::vector<at::Tensor> results = run_collectives(comm, operands, 4);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    targets[i].first->buffers[targets[i].second] = results[i];
   }
 }
 
@@ -85,15 +86,25 @@ void Executor::Impl::run_tie(int t, const std::vector<std::size_t>& at) {
              "stages that share parameters lie on the same devices");
     const StageProgram& program = p.stages[static_cast<std::size_t>(s)];
     const Instr& instr = program.step[at[static_cast<std::size_t>(s)]];
+    // All in one message.
+    std::vector<at::Tensor*> gradients_here;
+    std::vector<at::Tensor> flats;
     for (ValueId value : tie.values) {
       const auto it = parameters.find({s, value.value});
       if (it == parameters.end()) continue;
       for (const StageProgram::Operand& o : program.in(instr)) {
         if (!stands_for(s, o, it->second)) continue;
-        at::Tensor sum = it->second.buffers.at(o.buffer).clone(at::MemoryFormat::Contiguous);
-        all_reduce(comm, ranks, sum, false, 5);
-        it->second.buffers[o.buffer] = sum;
+        gradients_here.push_back(&it->second.buffers.at(o.buffer));
+        flats.push_back(gradients_here.back()->reshape({-1}));
       }
+    }
+    if (flats.empty()) continue;
+    at::Tensor sum = at::cat(flats);
+    all_reduce(comm, ranks, sum, false, 5);
+    std::int64_t begin = 0;
+    for (at::Tensor* g : gradients_here) {
+      *g = sum.narrow(0, begin, g->numel()).clone().view(g->sizes());
+      begin += g->numel();
     }
   }
 }

@@ -162,4 +162,115 @@ at::Tensor run_collective(Comm& comm, const LocalCollective& c, const at::Tensor
   return {};
 }
 
+namespace {
+
+// Operands that can go together: the same way, group and element type.
+bool travel_alike(const CollectiveOperand& a, const CollectiveOperand& b) {
+  return a.collective->way == b.collective->way && a.collective->ranks == b.collective->ranks &&
+         a.in.scalar_type() == b.in.scalar_type() && a.collective->way != ExchangeWay::kPieces;
+}
+
+at::Tensor flat_cat(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flats;
+  for (const at::Tensor& t : tensors) flats.push_back(t.reshape({-1}));
+  return at::cat(flats);
+}
+
+// The next `count` elements of a message.
+struct Cursor {
+  at::Tensor message;
+  std::int64_t at = 0;
+  at::Tensor take(std::int64_t count) {
+    at += count;
+    return message.narrow(0, at - count, count);
+  }
+};
+
+void run_together(Comm& comm, const std::vector<CollectiveOperand>& all,
+                  const std::vector<std::size_t>& which, int tag,
+                  std::vector<at::Tensor>& results) {
+  const LocalCollective& first = *all[which[0]].collective;
+  const std::size_t members = first.ranks.size();
+  std::vector<at::Tensor> ins;
+  for (std::size_t i : which) {
+    ins.push_back(all[i].collective->exchange.flat ? flat_view(all[i].in) : all[i].in);
+  }
+  if (first.way == ExchangeWay::kAllReduce) {
+    Cursor sum{flat_cat(ins)};
+    all_reduce(comm, first.ranks, sum.message, false, tag);
+    for (std::size_t n = 0; n < which.size(); ++n) {
+      const CollectiveOperand& o = all[which[n]];
+      const at::Tensor mine = sum.take(ins[n].numel()).view(ins[n].sizes());
+      const auto& keep = o.collective->exchange.keep;
+      results[which[n]] = keep.empty() ? at::empty(o.shape, mine.options())
+                                       : part_of(mine, keep[0].source).clone().view(o.shape);
+    }
+    return;
+  }
+  if (first.way == ExchangeWay::kReduceScatter) {
+    std::vector<at::Tensor> blocks;
+    for (std::size_t m = 0; m < members; ++m) {
+      std::vector<at::Tensor> parts;
+      for (std::size_t n = 0; n < which.size(); ++n) {
+        parts.push_back(part_of(ins[n], all[which[n]].collective->exchange.shares[m]));
+      }
+      blocks.push_back(flat_cat(parts));
+    }
+    Cursor sum{reduce_scatter(comm, first.ranks, std::move(blocks), tag)};
+    for (std::size_t i : which) {
+      std::int64_t count = 1;
+      for (std::int64_t size : all[i].shape) count *= size;
+      results[i] = sum.take(count).clone().view(all[i].shape);
+    }
+    return;
+  }
+  std::vector<Cursor> blocks(members);
+  std::vector<at::Tensor> messages;
+  for (std::size_t m = 0; m < members; ++m) {
+    if (m == first.me) {
+      messages.push_back(flat_cat(ins));
+      continue;
+    }
+    std::int64_t count = 0;
+    for (std::size_t i : which) count += element_count(all[i].collective->exchange.blocks[m]);
+    messages.push_back(at::empty({count}, ins[0].options()));
+  }
+  all_gather(comm, first.ranks, messages, tag);
+  for (std::size_t m = 0; m < members; ++m) blocks[m].message = messages[m];
+  for (std::size_t i : which) {
+    const LocalExchange& e = all[i].collective->exchange;
+    at::Tensor out = at::empty(all[i].shape, ins[0].options());
+    const at::Tensor target = e.flat ? out.view({-1}) : out;
+    for (std::size_t m = 0; m < members; ++m) {
+      const std::vector<std::int64_t> sizes = sizes_of(e.blocks[m]);
+      const at::Tensor block = blocks[m].take(element_count(e.blocks[m])).view(sizes);
+      if (block.numel() > 0) part_of(target, e.shares[m]).copy_(block);
+    }
+    results[i] = out;
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> run_collectives(Comm& comm, const std::vector<CollectiveOperand>& operands,
+                                        int tag) {
+  std::vector<at::Tensor> results(operands.size());
+  std::vector<bool> done(operands.size());
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (done[i]) continue;
+    std::vector<std::size_t> alike = {i};
+    for (std::size_t j = i + 1; j < operands.size(); ++j) {
+      if (!done[j] && travel_alike(operands[i], operands[j])) alike.push_back(j);
+    }
+    for (std::size_t j : alike) done[j] = true;
+    if (alike.size() == 1) {
+      results[i] = run_collective(comm, *operands[i].collective, operands[i].in,
+                                  operands[i].shape, tag);
+    } else {
+      run_together(comm, operands, alike, tag, results);
+    }
+  }
+  return results;
+}
+
 }  // namespace meshwright

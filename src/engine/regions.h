@@ -26,6 +26,17 @@ at::Tensor loss_weights(const Feeds& feeds, ValueId id, const TensorType& type,
 /// The part of one buffer that another, smaller one of the same device holds.
 at::Tensor slice_buffer(const at::Tensor& tensor, const LocalBuffer& from, const LocalBuffer& to);
 
+/// One operand of a collective instruction.
+struct CollectiveOperand {
+  const LocalCollective* collective = nullptr;
+  at::Tensor in;
+  std::vector<std::int64_t> shape;  ///< Of the result.
+};
+/// Runs this device's part of a collective on all its operands: those that travel alike go in one
+/// message. Results in the order of the operands.
+std::vector<at::Tensor> run_collectives(Comm& comm, const std::vector<CollectiveOperand>& operands,
+                                        int tag);
+
 /// Runs this device's part of a collective on one operand; `shape` and the operand's element type
 /// are the result's.
 at::Tensor run_collective(Comm& comm, const LocalCollective& collective, const at::Tensor& in,
