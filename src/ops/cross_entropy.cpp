@@ -119,6 +119,7 @@ const OpDef kCrossEntropy = {
     .operands = {2, 2},
     .element_types = "fi",
     .attrs = kAttrs,
+    .own_sums = 2,
     .annotation = annotation,
     .infer = infer,
     .work = work,

@@ -82,6 +82,22 @@ void SegmentLowerer::emit_compute(Instrs& out, const LoweredOp& l, int index, Pu
     instr.matmul = l.work.matmul;
   }
   out.push_back(instr);
+  if (forward) emit_own_sums(out, l, index, purpose);
+}
+
+// Sums inside an operator: no buffer of the program takes part.
+void SegmentLowerer::emit_own_sums(Instrs& out, const LoweredOp& l, int index, Purpose purpose) {
+  const int sums = l.def->own_sums;
+  if (sums == 0 || l.out[0].partial == 0) return;
+  Instr instr;
+  instr.kind = InstrKind::kCollective;
+  instr.purpose = purpose == Purpose::kRecompute ? purpose : Purpose::kTensor;
+  instr.op = OpId(index);
+  instr.collective = CollectiveKind::kAllReduce;
+  instr.group = axes_of_mask(l.out[0].partial);
+  instr.bytes = l.outputs[0].bytes() * sums;
+  attach(instr, {}, {});
+  out.push_back(instr);
 }
 
 // Ring attention (Liu et al. 2023): keys and values of every other device pass by; their gradients

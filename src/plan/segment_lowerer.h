@@ -83,6 +83,7 @@ class SegmentLowerer {
   int emit_reshard(Instrs& out, int buffer, const Sharding& to, int op);
   void emit_compute(Instrs& out, const LoweredOp& op, int index, Purpose purpose,
                     std::vector<std::int32_t> in, std::vector<std::int32_t> results);
+  void emit_own_sums(Instrs& out, const LoweredOp& l, int index, Purpose purpose);
   std::vector<std::int32_t> emit_ring(Instrs& out, int op, std::vector<std::int32_t> operands);
   Instr ring(int op);
   void find_halos(LoweredOp& op, int index, std::span<const TensorType> inputs,
