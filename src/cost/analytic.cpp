@@ -88,8 +88,8 @@ Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const
       case CollectiveKind::kAllReduce:
         // Sums are formed below an uplink before they cross it, so that it carries its parts'
         // share.
-        volume *= 2 * (e.ring_sums * (n - 1) / n + (1 - e.ring_sums) * (level.groups_inside - 1.0) /
-                                                       level.groups_inside);
+        volume *= 2 * (e.ring_sums * (n - 1) / n +
+                       (1 - e.ring_sums) * (level.groups_inside - 1.0) / level.groups_inside);
         fraction = link.all_reduce_fraction;
         steps = link.all_reduce_steps;
         break;

@@ -215,8 +215,7 @@ void Executor::Impl::run_list(ListKind list, int c, std::size_t position, int m,
           forward(i, s, *op, m, run);
         }
         break;
-      case InstrKind::kCollective:
-      {
+      case InstrKind::kCollective: {
         std::vector<CollectiveOperand> operands;
         for (std::size_t k = 0; k < in.size(); ++k) {
           operands.push_back({&i.collectives[k], slot(run, in[k]),

@@ -264,8 +264,8 @@ std::vector<at::Tensor> run_collectives(Comm& comm, const std::vector<Collective
     }
     for (std::size_t j : alike) done[j] = true;
     if (alike.size() == 1) {
-      results[i] = run_collective(comm, *operands[i].collective, operands[i].in,
-                                  operands[i].shape, tag);
+      results[i] =
+          run_collective(comm, *operands[i].collective, operands[i].in, operands[i].shape, tag);
     } else {
       run_together(comm, operands, alike, tag, results);
     }

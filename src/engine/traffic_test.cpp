@@ -1,12 +1,13 @@
 // What ranks send is what the program says they send, to the byte.
+#include "plan/traffic.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/thread_run.h"
 #include "models/test_models.h"
-#include "plan/segments.h"
 #include "plan/lower.h"
-#include "plan/traffic.h"
+#include "plan/segments.h"
 
 namespace meshwright {
 namespace {
@@ -41,8 +42,8 @@ TEST_P(Traffic, IsWhatTheProgramSays) {
   Training training;
   training.dtype = DType::kF32;
   training.optimizer = "sgd";
-  Plan plan = make_plan(graph, segments, read_cluster("a100-80:1x8"), training, 8, c.degrees,
-                        c.cuts);
+  Plan plan =
+      make_plan(graph, segments, read_cluster("a100-80:1x8"), training, 8, c.degrees, c.cuts);
   const Program program = lower(plan, graph, segments);
   ExecutorSettings settings;
   settings.numerics = parse_numerics("float32");

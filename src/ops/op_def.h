@@ -89,8 +89,8 @@ struct OpDef {
   /// a(ny).
   std::string_view element_types = "f";
   std::span<const AttrSpec> attrs = {};
-  /// Sums of the result's size that the kernel makes by itself ("group::sum", "group::max") over the
-  /// devices that share the rule's summed factors.
+  /// Sums of the result's size that the kernel makes by itself ("group::sum", "group::max") over
+  /// the devices that share the rule's summed factors.
   int own_sums = 0;
   bool view = false;  ///< The result is the operand's storage under another shape.
   /// Frozen sequence factors may be split by an algorithm of its own: ring attention.
