@@ -51,6 +51,8 @@ function(meshwright_layer name)
       MESHWRIGHT_REFERENCE_DATA="${MESHWRIGHT_REFERENCE_DATA}")
     # RapidCheck draws the same cases on every run; run the program itself to draw others.
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60
-      PROPERTIES ENVIRONMENT RC_PARAMS=seed=1)
+      PROPERTIES ENVIRONMENT RC_PARAMS=seed=1
+        # Ranks as threads share the cores; OpenBLAS's own threads would spin beside them.
+        ENVIRONMENT_MODIFICATION OPENBLAS_NUM_THREADS=set:1)
   endif()
 endfunction()
