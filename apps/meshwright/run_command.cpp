@@ -2,13 +2,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "api/replan.h"
 #include "api/request.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -28,6 +34,7 @@ struct RunOptions {
   std::string ranks = "local";
   int restarts = 0;
   std::string restart_plan;
+  bool replan = false;
   int port = 0;
   bool no_pin = false;
 };
@@ -91,9 +98,18 @@ void check_outputs(const Job& job) {
   if (!job.profile.empty()) check_writable(job.profile, true);
 }
 
+double predicted_step(const PlanFile& file) {
+  return judge(file.loaded.problem(), file.plan).step().value;
+}
+
 // Becomes the rank that torchrun, srun or mpirun started.
-int become_rank(const Job& job) {
+int become_rank(Job job) {
   const std::string program = rank_program();
+  try {
+    job.predicted_step_seconds = predicted_step(read_plan_file(job.plan));
+  } catch (const Error&) {
+    // The rank says so, and tells the others.
+  }
   // The file is read once; a rank that is exec'ed cannot remove it, so it goes by descriptor.
   const int fd = static_cast<int>(::memfd_create("meshwright-job", 0));
   const std::string text = job_to_json(job).dump();
@@ -115,52 +131,150 @@ int become_rank(const Job& job) {
   throw Error(std::strerror(errno), program);
 }
 
+// The first signal ends the run after its step, the second at once.
+std::atomic<bool> end_soon{false}, end_now{false};
+
+void on_signal(int) {
+  constexpr std::string_view kText =
+      "\nmeshwright: ending after this step; once more ends at once\n";
+  const bool again = end_soon.exchange(true);
+  if (again) end_now.store(true);
+  if (!again) (void)!::write(STDERR_FILENO, kText.data(), kText.size());
+}
+
+void catch_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{}, ours{};
+    ours.sa_handler = on_signal;
+    ::sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) ::sigaction(signal, &ours, nullptr);
+  }
+}
+
+/// Shows where rank 0 is while it prints nothing for long.
+class Waiting {
+ public:
+  void show(const std::string& place) {
+    const auto now = std::chrono::steady_clock::now();
+    const std::string step = place.substr(0, place.find(','));
+    if (step != step_) {
+      step_ = step;
+      since_ = now;
+      line_.reset();
+    }
+    if (now - since_ < std::chrono::seconds(2)) return;
+    if (!line_) line_.emplace();
+    line_->show("rank 0: " + (place.empty() ? "starting" : place));
+  }
+
+ private:
+  std::string step_ = "none";
+  std::chrono::steady_clock::time_point since_;
+  std::optional<ProgressLine> line_;
+};
+
+void say(const std::string& text) { std::fputs(("meshwright: " + text + "\n").c_str(), stderr); }
+
+// Where and under which plan a run goes on whose rank `lost` (-1 = not one alone) was lost.
+void prepare_restart(RunOptions& o, int attempt, int lost) {
+  const auto latest = latest_intact_checkpoint(o.job.checkpoint_directory);
+  if (latest) o.job.resume = latest->string();
+  if (!o.restart_plan.empty()) {
+    o.job.plan = o.restart_plan;
+  } else if (o.replan && lost >= 0) {
+    const Replan r = plan_without(o.job.plan, lost, o.job.checkpoint_directory,
+                                  fmt::format("plan-restart-{}", attempt), &end_soon);
+    o.job.plan = r.path;
+    say(fmt::format("planned again: {} ({})", r.summary, r.path));
+  }
+  say(fmt::format("restart {} of {}, from {}", attempt, o.restarts,
+                  o.job.resume.empty() ? "the start" : o.job.resume));
+  // Seen by the ranks, as torchrun's TORCHELASTIC_RESTART_COUNT.
+  ::setenv("MESHWRIGHT_RESTARTS", std::to_string(attempt).c_str(), 1);
+}
+
 int run_local(RunOptions o) {
   const std::string program = rank_program();
-  for (int attempt = 0;; ++attempt) {
+  catch_signals();
+  ::setenv("MESHWRIGHT_RESTARTS", "0", 1);
+  for (int attempt = 1;; ++attempt) {
     const PlanFile file = read_plan_file(o.job.plan);
-    o.job.predicted_step_seconds = judge(file.loaded.problem(), file.plan).step().value;
+    o.job.predicted_step_seconds = predicted_step(file);
     const JobFile job(o.job);
     SuperviseOptions s;
     s.ranks = device_count(file.plan);
     s.master_port = o.port;
     s.pin = !o.no_pin;
-    s.stop = &interrupted();
+    s.stop = &end_soon;
+    s.stop_now = &end_now;
+    // A step may take long, and what is asked for is its end.
+    s.interrupt_grace_ms = 600'000;
+    s.progress_limit_ms = static_cast<int>(std::clamp(o.job.timeout_seconds, 300.0, 1e6) * 1000);
+    Waiting waiting;
+    s.progress = [&](const std::string& place) { waiting.show(place); };
     const RunEnd end = supervise({program, {job.path()}}, s);
-    if (end.ok) return kOk;
-    if (end.interrupted) {
-      std::fputs("meshwright: interrupted\n", stderr);
-      return 130;
+    if (end.ok) return end.exit_code;
+    say(end.message);
+    if (end.interrupted) return 130;
+    // Only what is lost may do better next time.
+    if (attempt > o.restarts || end.exit_code != 1) return end.exit_code;
+    prepare_restart(o, attempt, end.culprit);
+  }
+}
+
+/// Errors of settings name the options that set them.
+void check_settings(const Job& job) {
+  if (job.checkpoint_every > 0 && job.checkpoint_directory.empty()) {
+    throw Error(
+        fmt::format("a checkpoint every {} steps, but nowhere to write it", job.checkpoint_every),
+        "--checkpoint-every", "give --checkpoint DIR");
+  }
+  try {
+    (void)job_to_json(job);
+  } catch (const Error& e) {
+    std::string option = e.where().substr(e.where().find('/') + 1);
+    for (const auto& [key, name] :
+         {std::pair("learning_rate", "lr"), std::pair("clip_norm", "clip"),
+          std::pair("checkpoint_directory", "checkpoint"),
+          std::pair("timeout_seconds", "timeout")}) {
+      if (option == key) option = name;
     }
-    // A comparison that failed has said so itself.
-    if (end.exit_code != 1 || !o.job.verify || !end.message.empty()) {
-      std::fputs(fmt::format("meshwright: {}\n", end.message).c_str(), stderr);
-    }
-    if (attempt >= o.restarts || end.exit_code == kUserError) return end.exit_code;
-    const auto latest = o.job.checkpoint_directory.empty()
-                            ? std::nullopt
-                            : latest_intact_checkpoint(o.job.checkpoint_directory);
-    if (latest) o.job.resume = latest->string();
-    if (!o.restart_plan.empty()) o.job.plan = o.restart_plan;
-    std::fputs(fmt::format("meshwright: restart {} of {}, from {}\n", attempt + 1, o.restarts,
-                           latest ? latest->string() : "the start")
-                   .c_str(),
-               stderr);
+    std::replace(option.begin(), option.end(), '_', '-');
+    throw Error(e.message(), "--" + option, e.hint());
   }
 }
 
 int run(RunOptions o) {
-  o.job = job_from_json(job_to_json(o.job), "options");
-  check_outputs(o.job);
+  check_settings(o.job);
+  if (o.ranks != "local" && o.ranks != "env") {
+    throw Error(fmt::format("must be local or env: '{}'", o.ranks), "--ranks");
+  }
+  if (o.restarts < 0 || o.restarts > 1000) {
+    throw Error(fmt::format("must be between 0 and 1000: {}", o.restarts), "--restart");
+  }
+  if (o.port < 0 || o.port > 65535) {
+    throw Error(fmt::format("must be between 1 and 65535, or 0 for a free one: {}", o.port),
+                "--port");
+  }
   if (o.restarts > 0 && o.job.checkpoint_directory.empty()) {
     throw Error("a restart goes on from a checkpoint, and none is written", "--restart",
                 "give --checkpoint DIR --checkpoint-every N");
   }
-  if (o.ranks == "env") return become_rank(o.job);
-  if (o.ranks != "local") {
-    throw Error(fmt::format("must be local or env: '{}'", o.ranks), "--ranks");
+  if ((o.replan || !o.restart_plan.empty()) && o.restarts == 0) {
+    throw Error("says how to restart, and no restart is allowed",
+                o.replan ? "--replan" : "--restart-plan", "give --restart N");
   }
-  return run_local(std::move(o));
+  if (o.replan && !o.restart_plan.empty()) {
+    throw Error("either the plan to restart with is given, or one is made", "--replan");
+  }
+  if (!o.restart_plan.empty()) (void)read_plan_file(o.restart_plan);
+  check_outputs(o.job);
+  if (o.ranks == "local") return run_local(std::move(o));
+  if (o.restarts > 0 || o.port != 0) {
+    throw Error("is the launcher's with --ranks env", o.port != 0 ? "--port" : "--restart",
+                "torchrun --max-restarts; MASTER_PORT");
+  }
+  return become_rank(std::move(o.job));
 }
 
 constexpr const char* kFooter = R"(Examples:
@@ -201,6 +315,8 @@ void add_options(CLI::App* command, const std::shared_ptr<RunOptions>& o) {
                       "Go on from the last checkpoint up to this often when a rank is lost");
   command->add_option("--restart-plan", o->restart_plan,
                       "The plan to go on with then: for fewer devices, say");
+  command->add_flag("--replan", o->replan,
+                    "Plan again then, for the devices that are left without the lost rank's");
   command->add_option("--profile", j.profile,
                       "Write the last step's timeline, measured and predicted, as a Chrome trace");
   command->add_option("--print-every", j.print_every, "Steps between lines; 0 = none");

@@ -269,7 +269,7 @@ class GlooComm : public Comm {
     std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets that peers have closed.
     store_.barrier("start", rendezvous_.timeout);
     if (rendezvous_.size == 1) return;
-    auto options = c10d::ProcessGroupGloo::Options::create(rendezvous_.timeout);
+    auto options = c10d::ProcessGroupGloo::Options::create(rendezvous_.for_messages());
     options->threads = 1;
     options->devices.push_back(device_for(rendezvous_));
     try {
@@ -339,7 +339,7 @@ class GlooComm : public Comm {
       throw lost(rank(), peer, words_of(e));
     }
     return std::make_unique<Message>(data, std::move(buffer), *lookout_, rank(), peer, tag,
-                                     receives, rendezvous_.timeout);
+                                     receives, rendezvous_.for_messages());
   }
 
   RunStore store_;

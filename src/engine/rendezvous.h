@@ -17,7 +17,12 @@ struct Rendezvous {
   std::string interface;
   /// For the ranks to come, and for each message.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  /// For each message, where that is another time; 0 = it is not.
+  std::chrono::milliseconds message_timeout{0};
 
+  std::chrono::milliseconds for_messages() const {
+    return message_timeout.count() > 0 ? message_timeout : timeout;
+  }
   std::string master() const { return master_address + ":" + std::to_string(master_port); }
 };
 

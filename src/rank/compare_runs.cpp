@@ -37,7 +37,8 @@ std::vector<at::Tensor> everyone(Comm& comm, double a, double b) {
 Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const Graph& graph,
                         const Feeds& feeds, const ExecutorSettings& settings,
                         CheckpointReader* resumed, std::int64_t first,
-                        const std::vector<double>& losses) {
+                        const std::vector<double>& losses,
+                        const std::function<void(std::int64_t)>& tell) {
   Comparison c;
   c.steps = static_cast<std::int64_t>(losses.size());
   std::map<std::int32_t, at::Tensor> whole;
@@ -46,6 +47,7 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
                         settings);
     if (resumed != nullptr) read_state(*resumed, reference, graph);
     for (std::int64_t i = 0; i < c.steps; ++i) {
+      tell(first + i);
       const double want = reference.step(first + i).loss;
       const double got = losses[static_cast<std::size_t>(i)];
       const double d = want == got ? 0 : std::abs(want - got) / std::abs(want);

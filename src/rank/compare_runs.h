@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,11 @@ std::string to_string(const Comparison& comparison, double tolerance);
 
 /// All ranks call it after step `first + losses.size()`: rank 0 trains the model by itself on the
 /// same data (from `resumed` where the run did), hands its parameters round, and every rank
-/// compares its parts. The same result on all ranks.
+/// compares its parts. The same result on all ranks. `tell` is told of each step on one device.
 Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const Graph& graph,
                         const Feeds& feeds, const ExecutorSettings& settings,
                         CheckpointReader* resumed, std::int64_t first,
-                        const std::vector<double>& losses);
+                        const std::vector<double>& losses,
+                        const std::function<void(std::int64_t)>& tell);
 
 }  // namespace meshwright

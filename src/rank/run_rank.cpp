@@ -2,12 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -22,6 +22,7 @@
 #include "engine/watchdog.h"
 #include "plan/lower.h"
 #include "rank/compare_runs.h"
+#include "rank/reporter.h"
 #include "rank/state_io.h"
 #include "rank/timeline.h"
 #include "run/heartbeat.h"
@@ -31,45 +32,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// For ranks to come, and to read the plan.
+constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(5);
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// Tells the supervisor, or the watchdog, where this rank is.
-class Reporter : public RunObserver {
- public:
-  Reporter(Heartbeat& heartbeat, RunTimeline* timeline)
-      : heartbeat_(heartbeat), timeline_(timeline) {}
-
-  void begin(const RunPlace& p) override {
-    const std::string_view kind = p.instr == nullptr ? "" : describe(*p.instr);
-    heartbeat_.where({p.step, p.phase, p.chunk, p.micro_batch, p.instruction, kind,
-                      p.op == nullptr ? std::string_view() : std::string_view(*p.op)});
-    if (!heartbeat_.supervised()) {
-      const std::lock_guard lock(mutex_);
-      place_ = p;
-      op_ = p.op == nullptr ? "" : *p.op;
-      kind_ = kind;
-    }
-    if (timeline_ != nullptr) timeline_->begin(p);
-  }
-  void end(const RunPlace& p) override {
-    if (timeline_ != nullptr) timeline_->end(p);
-  }
-
-  std::string where() {
-    const std::lock_guard lock(mutex_);
-    return place_text(place_, kind_, op_);
-  }
-
- private:
-  Heartbeat& heartbeat_;
-  RunTimeline* timeline_;
-  std::mutex mutex_;
-  RunPlace place_;
-  std::string op_;
-  std::string_view kind_;
-};
 
 class RankRun {
  public:
@@ -77,7 +45,7 @@ class RankRun {
       : job_(job),
         rendezvous_(rendezvous),
         heartbeat_(rendezvous.rank),
-        reporter_(heartbeat_, job.profile.empty() ? nullptr : &timeline_) {}
+        reporter_(heartbeat_, job.profile.empty() ? nullptr : &timeline_, rendezvous.rank) {}
 
   int run() {
     try {
@@ -103,16 +71,17 @@ class RankRun {
 
   void print(const std::string& line) const {
     if (rendezvous_.rank != 0) return;
-    std::fputs(line.c_str(), stdout);
-    std::fflush(stdout);
+    // The supervisor may have left a line there that says where the ranks are.
+    static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+    std::fputs(((terminal ? "\r\033[K" : "") + line).c_str(), stdout);
+    if (std::fflush(stdout) != 0) throw Error("standard output cannot be written");
   }
 
   int guarded() {
     one_thread_per_rank();
-    file_ = read_plan_file(job_.plan);
+    agree();
     const Plan& plan = file_->plan;
-    check_ranks(plan);
-    meet();
+    connect();
     const Graph& graph = file_->loaded.model.graph;
     ExecutorSettings settings;
     settings.numerics = parse_numerics(job_.dtype);
@@ -142,6 +111,8 @@ class RankRun {
     const RunFacts facts{settings.seed, plan.training.optimizer, job_.dtype, plan.global_batch};
     const CheckpointInfo info{0, id, graph_fingerprint(graph), job_.plan, facts_to_text(facts)};
 
+    try_checkpoints(info, first);
+
     std::int64_t done = first, saved = first;
     std::vector<double> losses;
     for (; done < job_.steps && heartbeat_.begin_step(done); ++done) {
@@ -151,9 +122,7 @@ class RankRun {
       seconds_.push_back(seconds_since(start));
       losses.push_back(r.loss);
       if (!std::isfinite(r.loss) || !std::isfinite(r.gradient_norm)) {
-        throw Error(fmt::format("the loss of step {} is {}", done + 1, r.loss), job_.plan,
-                    saved > 0 ? fmt::format("the last checkpoint is of step {}", saved)
-                              : "a smaller --learning-rate or --clip may help");
+        throw not_finite(done, r, saved);
       }
       print_step(done, r);
       const bool due = job_.checkpoint_every > 0 && (done + 1) % job_.checkpoint_every == 0;
@@ -162,9 +131,17 @@ class RankRun {
     if (done > saved || done == first) save(executor, graph, info, done);
     print(summary(executor, done - first));
     int code = 0;
-    if (job_.verify && done > first) {
+    if (done < job_.steps) {
+      print(fmt::format("stopped after step {} of {}\n", done, job_.steps));
+    } else if (job_.verify) {
+      RunPlace place;
+      place.phase = "comparison with one device";
+      const auto tell = [&](std::int64_t step) {
+        place.step = step;
+        reporter_.begin(place);
+      };
       const Comparison c = compare_runs(*comm_, executor, plan, graph, feeds, settings,
-                                        resumed ? &*resumed : nullptr, first, losses);
+                                        resumed ? &*resumed : nullptr, first, losses, tell);
       print(to_string(c, job_.tolerance));
       code = c.within(job_.tolerance) ? 0 : 1;
     }
@@ -189,24 +166,55 @@ class RankRun {
         fmt::format("start {} ranks, or plan for {} devices", devices, rendezvous_.size));
   }
 
-  void meet() {
+  // Reads the plan. A rank that cannot, or that has another one, is told of by all.
+  void agree() {
     Rendezvous r = rendezvous_;
-    r.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(job_.timeout_seconds * 1000));
+    const auto message = std::chrono::duration<double>(job_.timeout_seconds);
+    r.message_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(message);
+    r.timeout = std::min(std::max(r.message_timeout, std::chrono::milliseconds(1)), kPatience);
     store_.emplace(r);
-    const auto patience = std::chrono::seconds(60);
-    store_->barrier("start", patience);
-    const std::string text = read_file(job_.plan, std::uint64_t{1} << 30);
-    Json settings = job_to_json(job_);
-    settings.erase("plan");  // Where the file lies may differ from host to host.
-    store_->agree("plan", fmt::format("{:016x}", draw_key(0, text)), patience);
-    store_->agree("settings", settings.dump(), patience);
+    std::string digest;
+    std::optional<Error> fault;
+    try {
+      file_ = read_plan_file(job_.plan);
+      check_ranks(file_->plan);
+      digest = fmt::format("{:016x}", draw_key(0, read_file(job_.plan, std::uint64_t{1} << 30)));
+    } catch (const Error& e) {
+      fault = e;
+      digest = "none that can be read";
+    }
+    store_->barrier("start", r.timeout);
+    try {
+      store_->agree("plan", digest, r.timeout);
+      store_->agree("settings", settings_text(), r.timeout);
+    } catch (const Error&) {
+      if (!fault) throw;
+    }
+    if (fault) throw Error(*fault);
+  }
+
+  // Those that are not as ever.
+  std::string settings_text() const {
+    Job usual;
+    usual.plan = job_.plan;  // Where the file lies may differ from host to host.
+    const Json defaults = job_to_json(usual);
+    const Json ours = job_to_json(job_);
+    std::string text;
+    for (const auto& [key, value] : ours.items()) {
+      if (value == defaults.at(key) || key == "predicted_step_seconds") continue;
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value.dump());
+    }
+    return text;
+  }
+
+  void connect() {
     if (!heartbeat_.supervised()) watchdog_.emplace(*store_, [this] { return reporter_.where(); });
     comm_ = job_.device == "cuda" ? nccl_comm(*store_) : gloo_comm(*store_);
   }
 
   std::string shared_run_id() {
     if (rendezvous_.rank == 0) store_->set("run id", draw_run_id());
-    return store_->wait("run id", std::chrono::seconds(60));
+    return store_->wait("run id", kPatience);
   }
 
   // The seed of the run that goes on.
@@ -255,10 +263,31 @@ class RankRun {
     all_gather(*comm_, all, blocks, 6);
   }
 
+  // That nothing can be written shall not come to light after hours.
+  void try_checkpoints(CheckpointInfo info, std::int64_t step) {
+    if (job_.checkpoint_directory.empty()) return;
+    info.step = step;
+    {
+      CheckpointWriter(job_.checkpoint_directory, info, rendezvous_.rank, rendezvous_.size);
+    }
+    barrier();
+  }
+
+  Error not_finite(std::int64_t step, const StepResult& r, std::int64_t saved) const {
+    const bool loss = !std::isfinite(r.loss);
+    const std::string hint = "a smaller --lr, or --clip, may help";
+    return Error(fmt::format("the {} of step {} is {}", loss ? "loss" : "gradient's norm", step + 1,
+                             loss ? r.loss : r.gradient_norm),
+                 {},
+                 saved > 0 && !job_.checkpoint_directory.empty()
+                     ? fmt::format("the last checkpoint is of step {}; {}", saved, hint)
+                     : hint);
+  }
+
   void save(Executor& executor, const Graph& graph, CheckpointInfo info, std::int64_t step) {
     if (job_.checkpoint_directory.empty()) return;
     RunPlace place;
-    place.step = step;
+    place.step = step - 1;  // Counted from 0.
     place.phase = "checkpoint";
     reporter_.begin(place);
     info.step = step;

@@ -47,7 +47,7 @@ std::string_view describe(const Instr& instr) {
 std::string place_text(const RunPlace& p, std::string_view kind, std::string_view op) {
   if (std::string_view(p.phase) == "start") return "start";
   std::string text = fmt::format("step {}, {}", p.step + 1, p.phase);
-  if (p.chunk >= 0) text += fmt::format(" of {}", p.chunk);
+  if (p.chunk >= 0) text += fmt::format(" of chunk {}", p.chunk);
   if (p.micro_batch >= 0) text += fmt::format(", micro-batch {}", p.micro_batch);
   if (p.instruction >= 0) text += fmt::format(", instruction {}", p.instruction);
   if (!kind.empty()) text += fmt::format(": {} {}", kind, op);

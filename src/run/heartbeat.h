@@ -10,9 +10,9 @@
 
 namespace meshwright {
 
-/// Where a rank is, for the message when something goes wrong there: "step 3, forward of chunk 1,
-/// micro-batch 2, instruction 17: linear layers.1.mlp.up". -1 and empty = not said. The texts are
-/// copied, 512 bytes of them at most.
+/// Where a rank is, for the message when something goes wrong there (steps count from 1): "step 3,
+/// forward of chunk 1, micro-batch 2, instruction 17: linear layers.1.mlp.up". -1 and empty = not
+/// said. The texts are copied, 512 bytes of them at most.
 struct Place {
   std::int64_t step = -1;
   std::string_view phase;
@@ -50,7 +50,7 @@ class Heartbeat {
   /// any rank has one of its own. Only the first failure is kept, 1 KiB of it. Any thread.
   void fail(std::string_view message, int exit_code = 1, int blamed = -1) noexcept;
 
-  /// All work is done: exit code 0 without this is a fault.
+  /// All work is done: exit code 0 without this is a fault, and 1 after it is none but an answer.
   void finish() noexcept;
 
  private:

@@ -28,6 +28,7 @@ constexpr double kKillMs = 2000;
 // A longer gap between two looks was this process's own (Ctrl-Z, a starved machine): ranks are not
 // held to it.
 constexpr double kLongestGapMs = 500;
+constexpr double kTellMs = 250;
 
 double ms_between(std::int64_t from, std::int64_t to) {
   return static_cast<double>(to - from) * 1e-6;
@@ -52,6 +53,7 @@ class Supervisor {
   void read_errors(std::size_t rank);
   bool running(std::size_t rank) const { return !views_[rank].status; }
   bool any_running() const;
+  void tell();
   void send(std::size_t rank, int signal);
   /// SIGTERM to all, SIGKILL to those left after `grace_ms`. False when some do not even end then.
   bool end_all(double grace_ms);
@@ -68,6 +70,7 @@ class Supervisor {
   std::vector<RankView> views_;
   std::int64_t start_ns_ = monotonic_ns();
   std::int64_t look_ns_ = start_ns_;
+  std::int64_t told_ns_ = start_ns_;
   double idle_ms_ = 0;    ///< Since any rank said where it is.
   double fault_ms_ = -1;  ///< Since the first fault; -1 = none.
 };
@@ -173,6 +176,12 @@ void Supervisor::look() {
   }
 }
 
+void Supervisor::tell() {
+  if (!options_.progress || ms_between(told_ns_, look_ns_) < kTellMs) return;
+  told_ns_ = look_ns_;
+  options_.progress(read_slot(beats_.slot(0)).place);
+}
+
 void Supervisor::send(std::size_t rank, int signal) {
   if (!running(rank)) return;
   views_[rank].terminated = true;
@@ -250,6 +259,7 @@ RunEnd Supervisor::interrupted() {
   while (any_running() && ms_between(start, monotonic_ns()) < limit_ms &&
          !is_set(options_.stop_now)) {
     look();
+    tell();
     // The others may wait in vain for the one that failed.
     if (fault_ms_ >= options_.grace_ms) break;
   }
@@ -268,7 +278,7 @@ RunEnd Supervisor::interrupted() {
                                left.find(',') == std::string::npos ? "rank" : "ranks", left);
   } else if (const std::uint64_t gate = beats_.header().gate.load() & ~BeatHeader::kStop;
              gate > 0) {
-    end.message += fmt::format("; all ranks ended after step {}", gate - 1);
+    end.message += fmt::format("; all ranks ended after step {}", gate);
   }
   end_all(0);
   return end;
@@ -278,6 +288,7 @@ RunEnd Supervisor::run() {
   RunEnd end;
   while (true) {
     look();
+    tell();
     if (is_set(options_.stop) || is_set(options_.stop_now)) {
       end = interrupted();
       break;
@@ -292,6 +303,11 @@ RunEnd Supervisor::run() {
       }
     } else if (!any_running()) {
       end.ok = true;
+      for (const RankView& view : views_) {
+        if (view.status && WIFEXITED(*view.status) && WEXITSTATUS(*view.status) != 0) {
+          end.exit_code = 1;
+        }
+      }
       break;
     } else if (idle_ms_ >= options_.progress_limit_ms) {
       end = stalled();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct SuperviseOptions {
   int output = 1;  ///< The descriptor that is rank 0's stdout (the others' is dropped).
   const std::atomic<bool>* stop = nullptr;      ///< Set by Ctrl-C: end after the step under way.
   const std::atomic<bool>* stop_now = nullptr;  ///< Set by the second: kill at once.
+  /// Told where rank 0 is ("" = still starting), some times a second.
+  std::function<void(const std::string& place)> progress;
 };
 
 struct RunEnd {
@@ -32,7 +35,9 @@ struct RunEnd {
   bool interrupted = false;
   int culprit = -1;     ///< The rank at fault; -1 = none, or all.
   std::string message;  ///< One line: who, what, where. Empty when ok.
-  int exit_code = 0;    ///< 0, 1 (failed), 2 (the user's error), 70 (a bug), 130 (interrupted).
+  /// 0, 1 (failed; or, when ok, the answer of a rank that had finished its work), 2 (the user's
+  /// error), 70 (a bug), 130 (interrupted).
+  int exit_code = 0;
   double seconds = 0;
   std::vector<std::string> errors;  ///< By rank, the last 4 KiB of stderr.
 };

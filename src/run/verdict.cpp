@@ -47,6 +47,9 @@ std::optional<Fault> fault_of(int rank, const RankView& view) {
     fault.weight =
         signal == SIGABRT || signal == SIGPIPE ? FaultWeight::kAborted : FaultWeight::kCause;
     fault.what = "was killed by " + signal_text(signal);
+  } else if (view.status && WIFEXITED(*view.status) && WEXITSTATUS(*view.status) == 1 &&
+             view.slot.state == RankState::kFinished) {
+    return std::nullopt;  // An answer, not a fault.
   } else if (view.status && WIFEXITED(*view.status) && WEXITSTATUS(*view.status) != 0) {
     fault.exit_code = WEXITSTATUS(*view.status);
     fault.what = fmt::format("exited with code {}", fault.exit_code);

@@ -46,7 +46,11 @@ TEST(Verdict, NoFaultWithoutEvidence) {
   plain.slot.state = RankState::kAbsent;
   RankView told = ended(killed(SIGTERM), 5);
   told.terminated = true;
-  EXPECT_EQ(root({running(), done, plain, told}), -1);
+  RankView answers = ended(exited(1), 5);
+  answers.slot.state = RankState::kFinished;
+  EXPECT_EQ(root({running(), done, plain, told, answers}), -1);
+  answers.slot.state = RankState::kRunning;
+  EXPECT_EQ(root({running(), done, plain, told, answers}), 4);
 }
 
 TEST(Verdict, CausesCountMoreThanConsequencesWheneverTheyAreSeen) {
