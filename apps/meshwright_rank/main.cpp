@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/blas_core.h"
 #include "engine/comm.h"
 #include "rank/run_rank.h"
 
@@ -46,7 +47,9 @@ int run(int argc, char** argv) {
   r.size = number_of("WORLD_SIZE", nullptr, 1, 1 << 20);
   r.rank = number_of("RANK", nullptr, 0, r.size - 1);
   r.master_address = text_of("MASTER_ADDR", r.size == 1 ? "127.0.0.1" : nullptr);
-  r.master_port = number_of("MASTER_PORT", r.size == 1 ? "0" : "29500", 0, 65535);
+  r.master_port = number_of("MASTER_PORT", "29500", 1, 65535);
+  // torchrun's agent serves a store of its own on that port.
+  if (text_of("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++r.master_port;
   r.interface = text_of("MESHWRIGHT_INTERFACE", "");
   return meshwright::run_rank(job, r);
 }
@@ -62,6 +65,7 @@ int fail(const char* kind, const char* message, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  meshwright::start_again_for_blas(argv);
   int code = 70;
   try {
     code = run(argc, argv);
