@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -56,7 +57,10 @@ int run(int argc, char** argv) {
 
 int fail(const char* kind, const char* message, int code) {
   const char* rank = std::getenv("RANK");
-  std::fputs(fmt::format("meshwright: rank {}: {}{}\n", rank == nullptr ? "?" : rank, kind, message)
+  const std::string who = fmt::format("rank {}: ", rank == nullptr ? "?" : rank);
+  const std::string_view words = message;
+  std::fputs(fmt::format("meshwright: {}{}{}\n", who, kind,
+                         words.starts_with(who) ? words.substr(who.size()) : words)
                  .c_str(),
              stderr);
   return code;

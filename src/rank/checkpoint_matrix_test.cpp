@@ -125,7 +125,7 @@ class CheckpointMatrix : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // Every plan's checkpoint is read under two others, and written again; under every other one with
+  // Every plan's checkpoint is read under the next one, and written again; under every one with
   // MESHWRIGHT_SLOW set.
   void pairs(const std::vector<Ready>& plans) {
     const std::size_t n = plans.size();
@@ -138,7 +138,7 @@ class CheckpointMatrix : public testing::Test {
       ASSERT_FALSE(want.empty());
       for (std::size_t b = 0; b < n; ++b) {
         const std::size_t apart = (b + n - a) % n;
-        if (!all && apart != 1 && apart != n / 2) continue;
+        if (!all && apart != 1) continue;
         const std::string pair = plans[a].name + " -> " + plans[b].name;
         const fs::path again = folder_ / fmt::format("a{}b{}", a, b);
         train(plans[b], saved, 2, 0, again);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -39,6 +40,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// The rank whose failure_text this is.
+std::optional<int> failed_rank(std::string_view text) {
+  int rank = -1;
+  if (!text.starts_with("rank ")) return std::nullopt;
+  const auto [end, fault] = std::from_chars(text.data() + 5, text.data() + text.size(), rank);
+  const std::string_view rest(end, text.data() + text.size());
+  if (fault != std::errc() || !(rest.starts_with(": ") || rest.starts_with(" failed: "))) {
+    return std::nullopt;
+  }
+  return rank;
+}
+
 class RankRun {
  public:
   RankRun(const Job& job, const Rendezvous& rendezvous)
@@ -51,9 +64,12 @@ class RankRun {
     try {
       return guarded();
     } catch (const PeerLost& e) {
-      fail(e.what(), 1, e.peer);
-      throw;
+      throw PeerLost(e.peer, fail(e.what(), 1, e.peer));
     } catch (const Error& e) {
+      // Another rank's failure that its peers pass on is no error of this one's.
+      if (const auto failed = failed_rank(e.what()); failed && *failed != rendezvous_.rank) {
+        throw PeerLost(*failed, fail(e.what(), 1, failed));
+      }
       fail(e.what(), 2, {});
       throw;
     } catch (const std::exception& e) {
@@ -63,10 +79,14 @@ class RankRun {
   }
 
  private:
-  void fail(const std::string& message, int code, std::optional<int> lost) {
+  // Returns why the run ends.
+  std::string fail(std::string message, int code, std::optional<int> lost) {
     heartbeat_.fail(message, code, lost.value_or(-1));
     if (comm_) comm_->abort(message);
-    if (watchdog_) watchdog_->fail(message, lost);
+    if (!watchdog_) return message;
+    const std::string here = reporter_.where();
+    message = watchdog_->fail(message, lost);
+    return fmt::format("{} (this rank was in {})", message, here);
   }
 
   void print(const std::string& line) const {
@@ -322,7 +342,8 @@ class RankRun {
 
   void print_step(std::int64_t step, const StepResult& r) const {
     if (job_.print_every == 0 || (step + 1) % job_.print_every != 0) return;
-    std::string line = fmt::format("step {}/{}  loss {:.6f}", step + 1, job_.steps, r.loss);
+    std::string line = fmt::format("step {}/{}  loss {:.{}f}", step + 1, job_.steps, r.loss,
+                                   job_.dtype == "float64" ? 12 : 6);
     if (job_.clip_norm > 0) line += fmt::format("  gradient norm {:.4f}", r.gradient_norm);
     print(line + fmt::format("  {}  {:.0f} tokens/s\n", format_seconds(Seconds(seconds_.back())),
                              tokens_per_step() / seconds_.back()));
