@@ -39,16 +39,6 @@ struct RunOptions {
   bool no_pin = false;
 };
 
-int device_count(const Plan& plan) {
-  int devices = 0;
-  for (const Stage& s : plan.stages) {
-    for (int i = 0; i < s.mesh.device_count(); ++i) {
-      devices = std::max(devices, device_at(s.mesh, mesh_coordinates(s.mesh, i)).value + 1);
-    }
-  }
-  return devices;
-}
-
 // The program of a rank lies beside this one, or in PATH.
 std::string rank_program() {
   std::error_code fault;
@@ -202,7 +192,7 @@ int run_local(RunOptions o) {
     o.job.predicted_step_seconds = predicted_step(file);
     const JobFile job(o.job);
     SuperviseOptions s;
-    s.ranks = device_count(file.plan);
+    s.ranks = rank_count(file.plan);
     s.master_port = o.port;
     s.pin = !o.no_pin;
     s.stop = &end_soon;

@@ -82,15 +82,7 @@ class Optimizers : public testing::TestWithParam<OptimizerCase> {};
 // moment and so amplifies rounding where gradients are nearly nothing.
 TEST_P(Optimizers, EveryStateSharding) {
   const OptimizerCase& c = GetParam();
-  TestModelSizes sizes;
-  sizes.batch = 8;
-  sizes.seq = 16;
-  sizes.hidden = 32;
-  sizes.heads = 4;
-  sizes.kv_heads = 2;
-  sizes.ffn = 64;
-  sizes.vocab = 64;
-  const Graph graph = test_model(sizes);
+  const Graph graph = test_model(kSmallTestModel);
   const std::vector<Segment> segments = find_segments(graph);
   for (StateSharding state : {StateSharding::kNone, StateSharding::kZero1, StateSharding::kZero2,
                               StateSharding::kZero3}) {

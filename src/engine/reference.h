@@ -31,4 +31,9 @@ class Reference {
 double relative_difference(const at::Tensor& part, const LocalBuffer& region,
                            const at::Tensor& whole);
 
+/// Whether a difference is worse than the worst so far; what is not a number is worst.
+inline bool is_worse(double difference, double worst) {
+  return difference != difference || difference > worst;
+}
+
 }  // namespace meshwright

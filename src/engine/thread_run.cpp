@@ -14,9 +14,8 @@ double relative(double a, double b) {
   return a == b ? 0 : std::abs(a - b) / std::max(std::abs(b), 1e-300);
 }
 
-// Keeps NaN.
 void raise(double& most, double value) {
-  if (!(value <= most)) most = value;
+  if (is_worse(value, most)) most = value;
 }
 
 }  // namespace
@@ -24,12 +23,7 @@ void raise(double& most, double value) {
 RunDifference run_threads(const Program& program, const Plan& plan, const Graph& graph,
                           const std::vector<Segment>& segments, int steps,
                           const ExecutorSettings& settings) {
-  int ranks = 0;
-  for (const Stage& s : plan.stages) {
-    for (int i = 0; i < s.mesh.device_count(); ++i) {
-      ranks = std::max(ranks, device_at(s.mesh, mesh_coordinates(s.mesh, i)).value + 1);
-    }
-  }
+  const int ranks = rank_count(plan);
   const Feeds feeds(graph, settings.seed, plan.global_batch);
   Reference reference(graph, plan.training, plan.global_batch, plan.micro_batches, feeds, settings);
   std::vector<StepResult> expected;
@@ -54,7 +48,7 @@ RunDifference run_threads(const Program& program, const Plan& plan, const Graph&
     const auto compare = [&](ValueId value, const at::Tensor& part, const LocalBuffer& region) {
       const at::Tensor& whole = reference.parameters().at(value.value).master;
       const double d = relative_difference(part, region, whole);
-      if (d <= difference.parameters) return;
+      if (!is_worse(d, difference.parameters)) return;
       difference.parameters = d;
       difference.worst = graph.value(value).name;
     };

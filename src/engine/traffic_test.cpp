@@ -25,14 +25,7 @@ class Traffic : public testing::TestWithParam<Case> {};
 
 TEST_P(Traffic, IsWhatTheProgramSays) {
   const Case& c = GetParam();
-  TestModelSizes sizes;
-  sizes.batch = 8;
-  sizes.seq = 16;
-  sizes.hidden = 32;
-  sizes.heads = 4;
-  sizes.kv_heads = 2;
-  sizes.ffn = 64;
-  sizes.vocab = 64;
+  TestModelSizes sizes = kSmallTestModel;
   sizes.experts = c.experts;
   Graph graph = test_model(sizes);
   for (Value& v : graph.values) {

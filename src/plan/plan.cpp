@@ -197,4 +197,14 @@ Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const C
   return plan;
 }
 
+int rank_count(const Plan& plan) {
+  int ranks = 0;
+  for (const Stage& stage : plan.stages) {
+    int last = stage.mesh.first_device;
+    for (const MeshAxis& axis : stage.mesh.axes) last += (axis.size - 1) * axis.stride;
+    ranks = std::max(ranks, last + 1);
+  }
+  return ranks;
+}
+
 }  // namespace meshwright

@@ -157,6 +157,9 @@ Plan make_plan(const Graph& graph, const std::vector<Segment>& segments, const C
                const Training& training, std::int64_t global_batch, const Degrees& degrees,
                const std::vector<int>& cuts, std::string_view schedule = {});
 
+/// Ranks that run a plan: rank r is device r.
+int rank_count(const Plan& plan);
+
 /// The mesh and roles of one stage of these degrees. `kv_heads` are the distinct sizes of key/value
 /// head dimensions (axes are cut so that key/value heads can be split less than query heads).
 Stage make_stage(const Degrees& degrees, const std::vector<std::int64_t>& kv_heads, int stage);

@@ -14,9 +14,6 @@ namespace {
 
 constexpr int kTag = 7;
 
-// Keeps NaN.
-bool exceeds(double value, double most) { return !(value <= most); }
-
 // Every rank's numbers, by rank.
 std::vector<at::Tensor> everyone(Comm& comm, double a, double b) {
   std::vector<int> all;
@@ -51,7 +48,7 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
       const double want = reference.step(first + i).loss;
       const double got = losses[static_cast<std::size_t>(i)];
       const double d = want == got ? 0 : std::abs(want - got) / std::abs(want);
-      if (exceeds(d, c.loss)) c.loss = d;
+      if (is_worse(d, c.loss)) c.loss = d;
     }
     for (const auto& [id, state] : reference.parameters()) whole[id] = state.master;
   }
@@ -82,7 +79,7 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
     }
     for (const auto& [region, data] : parts[id]) {
       const double d = relative_difference(data, region, value);
-      if (!exceeds(d, c.parameters)) continue;
+      if (!is_worse(d, c.parameters)) continue;
       c.parameters = d;
       worst = id;
     }
@@ -91,7 +88,7 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
   const double loss = c.loss;
   for (const at::Tensor& t : everyone(comm, c.parameters, worst)) {
     const double d = t[0].item<double>();
-    if (!exceeds(d, most)) continue;
+    if (!is_worse(d, most)) continue;
     most = d;
     worst = static_cast<std::int32_t>(t[1].item<double>());
   }

@@ -173,12 +173,7 @@ class RankRun {
   }
 
   void check_ranks(const Plan& plan) const {
-    int devices = 0;
-    for (const Stage& s : plan.stages) {
-      for (int i = 0; i < s.mesh.device_count(); ++i) {
-        devices = std::max(devices, device_at(s.mesh, mesh_coordinates(s.mesh, i)).value + 1);
-      }
-    }
+    const int devices = rank_count(plan);
     if (devices == rendezvous_.size) return;
     throw Error(
         fmt::format("the plan is for {} devices, but {} ranks run it", devices, rendezvous_.size),

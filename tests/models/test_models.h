@@ -14,4 +14,14 @@ struct TestModelSizes {
 };
 Graph test_model(const TestModelSizes& sizes);
 
+/// Sizes at which a model trains in milliseconds.
+inline constexpr TestModelSizes kSmallTestModel{.batch = 8,
+                                                .seq = 16,
+                                                .hidden = 32,
+                                                .heads = 4,
+                                                .kv_heads = 2,
+                                                .head_dim = 8,
+                                                .ffn = 64,
+                                                .vocab = 64};
+
 }  // namespace meshwright
