@@ -37,6 +37,7 @@ void add_validate(CLI::App& app, Action& action);
 void add_calibrate(CLI::App& app, Action& action);
 void add_run(CLI::App& app, Action& action);
 void add_resume(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
 
 /// Set by the first Ctrl-C; the second one ends the program as usual.
 const std::atomic<bool>& interrupted();

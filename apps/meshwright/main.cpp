@@ -15,8 +15,9 @@ namespace meshwright::cli {
 namespace {
 
 constexpr AddCommand kCommands[] = {
-    add_plan,  add_space,  add_import,   add_lower,    add_verify,    add_explain, add_emit,
-    add_check, add_models, add_clusters, add_validate, add_calibrate, add_run,     add_resume,
+    add_plan,     add_space,     add_import, add_lower,  add_verify,
+    add_explain,  add_emit,      add_check,  add_models, add_clusters,
+    add_validate, add_calibrate, add_run,    add_resume, add_profile,
 };
 
 constexpr const char* kDescription =

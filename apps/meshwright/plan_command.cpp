@@ -136,6 +136,9 @@ int run(const PlanOptions& o) {
     }
     print(plans.dump(2) + "\n");
   } else {
+    if (const auto& coverage = result.ranking[0].coverage) {
+      print("note     " + to_string(*coverage) + "\n");
+    }
     if (!result.note.empty()) print("note     " + result.note + "\n");
     print(search_text(problem, model, result));
     print(fmt::format(

@@ -49,7 +49,11 @@ void declare(CLI::App& app, RequestOptions& o, bool with_pins, bool required) {
   app.add_option("--attention", o.attention, "flash or unfused (default: flash)")->group(run);
   app.add_flag("--dropout", o.dropout, "Keep the configuration's dropout")->group(run);
   app.add_flag("--mtp", o.mtp, "Include multi-token-prediction modules")->group(run);
-  app.add_option("--cost", o.cost, "Cost model (default: analytic)")->group(run);
+  app.add_option("--cost", o.cost,
+                 "Cost model: analytic, or profiled (default: analytic; profiled with --profile)")
+      ->group(run);
+  app.add_option("--profile", o.profile, "Table of `meshwright profile` for the model profiled")
+      ->group(run);
   app.add_option("--engine", o.engine, "Whose overheads to assume (default: default)")->group(run);
   if (!with_pins) return;
 
@@ -139,7 +143,8 @@ Request to_request(const RequestOptions& o) {
                 "legal: adamw, adam, sgd");
   }
   r.training.optimizer = o.optimizer;
-  r.cost_model = o.cost;
+  r.cost_model = !o.cost.empty() ? o.cost : o.profile.empty() ? "analytic" : "profiled";
+  r.profile = o.profile;
   r.engine = o.engine;
   if (o.objective == "throughput")
     r.objective = Objective::kThroughput;

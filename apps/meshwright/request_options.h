@@ -21,7 +21,8 @@ struct RequestOptions {
   std::string attention = "flash";
   bool dropout = false;
   bool mtp = false;
-  std::string cost = "analytic";
+  std::string cost;  // Empty = analytic, or profiled with a profile.
+  std::string profile;
   std::string engine = "default";
   std::string objective = "throughput";
 

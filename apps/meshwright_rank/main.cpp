@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "engine/blas_core.h"
 #include "engine/comm.h"
+#include "rank/profile_rank.h"
 #include "rank/run_rank.h"
 
 namespace {
@@ -43,7 +44,6 @@ int run(int argc, char** argv) {
   if (argc != 2) throw Error("takes the file of a job", {}, "it is started by meshwright run");
   const std::string path = argv[1];
   const meshwright::Json json = meshwright::parse_json(meshwright::read_file(path, 1 << 20), path);
-  const meshwright::Job job = meshwright::job_from_json(json, path);
   meshwright::Rendezvous r;
   r.size = number_of("WORLD_SIZE", nullptr, 1, 1 << 20);
   r.rank = number_of("RANK", nullptr, 0, r.size - 1);
@@ -52,7 +52,11 @@ int run(int argc, char** argv) {
   // torchrun's agent serves a store of its own on that port.
   if (text_of("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++r.master_port;
   r.interface = text_of("MESHWRIGHT_INTERFACE", "");
-  return meshwright::run_rank(job, r);
+  if (json.is_object() &&
+      json.value("format", meshwright::Json()) == meshwright::kProfileJobFormat) {
+    return meshwright::profile_rank(meshwright::profile_job_from_json(json, path), r);
+  }
+  return meshwright::run_rank(meshwright::job_from_json(json, path), r);
 }
 
 int fail(const char* kind, const char* message, int code) {

@@ -64,6 +64,7 @@ std::string smallest_that_fits(const Loaded& loaded, const Patience& patience) {
         loaded.model.graph,      loaded.segments,           larger,
         loaded.request.training, loaded.model.global_batch, loaded.request.cost_model,
         loaded.request.engine,   loaded.request.objective,  loaded.request.restrictions};
+    problem.profile = loaded.profile;
     problem.restrictions.devices = 0;
     return first_fit(problem, patience);
   };

@@ -248,7 +248,7 @@ KernelFit fit_link(const std::string& pointer, const std::vector<Collective>& ro
   const auto log_error = [&](std::size_t i, const Json& file) {
     const Collective& c = rows[i];
     const Efficiency e = efficiency_for(file, *c.device, "default");
-    return std::log(kAnalytic.collective(c.kind, c.bytes, c.comm, e).value / c.seconds);
+    return std::log(kAnalytic.collective(c.kind, c.bytes, c.comm, e, nullptr).value / c.seconds);
   };
   KernelFit fit = search_numbers(pointer, numbers, rows.size(), efficiency, log_error);
   Json& link = efficiency[Json::json_pointer(pointer)];
@@ -327,7 +327,8 @@ KernelFits fit_kernels(const CsvTable& table, Json& efficiency) {
       }
       const auto error_of = [](const Product& p, const Json& file) {
         const Efficiency e = efficiency_for(file, *p.kind, "default");
-        return std::log(kAnalytic.compute(p.instr, *p.kind, e).value / e.compute_scale / p.seconds);
+        return std::log(kAnalytic.compute(p.instr, *p.kind, e, nullptr).value / e.compute_scale /
+                        p.seconds);
       };
       std::vector<Number> numbers = {{pointer + "/fraction", {0.1, 1, true}}};
       if (!only_best && list.size() >= kFewestRows) {

@@ -14,7 +14,7 @@ namespace {
 
 void check_memory(const Program& program, const PlanFile& file, Proof& proof) {
   const Problem problem = file.loaded.problem();
-  Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
+  Pricer pricer = pricer_of(problem);
   const std::vector<MemoryBreakdown> lanes = program_memory(program, file.plan, pricer);
   double fullest = -1;
   for (std::size_t l = 0; l < lanes.size(); ++l) {

@@ -52,6 +52,7 @@ Problem Loaded::problem() const {
   Problem problem{model.graph,      segments,           cluster,
                   request.training, model.global_batch, request.cost_model,
                   request.engine,   request.objective,  request.restrictions};
+  problem.profile = profile;
   if (space != nullptr) {
     std::string clash;
     problem.restrictions = both(request.restrictions, space->restrictions, clash);
@@ -76,6 +77,16 @@ Loaded load(Request request) {
     throw Error("the model has no operators: there is nothing to plan", loaded.model_name);
   }
   loaded.cluster = read_cluster(r.cluster);
+  const bool profiled = r.cost_model == kProfiled.name;
+  if (profiled && r.profile.empty()) {
+    throw Error("the cost model profiled goes by a table of measurements", "--cost",
+                "give --profile TABLE: `meshwright profile PLAN -o TABLE` measures one");
+  }
+  if (!profiled && !r.profile.empty()) {
+    throw Error(fmt::format("the cost model {} goes by no table", r.cost_model), "--profile",
+                "give --cost profiled too");
+  }
+  if (profiled) loaded.profile = std::make_shared<ProfileTable>(read_profile(r.profile));
   const auto apply = [&](const TransformRequest& t) {
     loaded.model.graph = apply_transform(loaded.model.graph, t);
     loaded.transforms.push_back(t);
@@ -159,6 +170,7 @@ Json plan_file_to_json(const Loaded& loaded, const Judged& judged) {
                    {"fingerprint", graph_fingerprint(loaded.model.graph)}};
   json["cluster"] = place_of(r.cluster);
   json["cost_model"] = r.cost_model;
+  if (!r.profile.empty()) json["profile"] = place_of(r.profile);
   json["engine"] = r.engine;
   json["max_memory"] = r.restrictions.max_memory;
   Json memory = Json::array();
@@ -238,6 +250,7 @@ PlanFile open_plan_file(const std::string& path) {
     r.import.global_batch = json.at("global_batch").get<std::int64_t>();
     r.cluster = json.at("cluster").get<std::string>();
     r.cost_model = json.at("cost_model").get<std::string>();
+    if (json.contains("profile")) r.profile = json.at("profile").get<std::string>();
     r.engine = json.at("engine").get<std::string>();
     r.restrictions.max_memory = json.at("max_memory").get<double>();
     if (!(r.restrictions.max_memory > 0 && r.restrictions.max_memory <= 1)) {

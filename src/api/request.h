@@ -21,6 +21,7 @@ struct Request {
   std::string cluster;
   Training training;
   std::string cost_model = "analytic";
+  std::string profile;  ///< The table of the cost model "profiled"; empty otherwise.
   std::string engine = "default";
   Objective objective = Objective::kThroughput;
   Restrictions restrictions;
@@ -35,8 +36,9 @@ struct Loaded {
   std::vector<Segment> segments;
   Cluster cluster;
   std::string model_name;
-  std::shared_ptr<const CompiledSpace> space;  ///< Null = none.
-  std::vector<TransformRequest> transforms;    ///< That made `model.graph` what it is.
+  std::shared_ptr<const CompiledSpace> space;   ///< Null = none.
+  std::shared_ptr<const ProfileTable> profile;  ///< Null = none.
+  std::vector<TransformRequest> transforms;     ///< That made `model.graph` what it is.
 
   /// Restrictions are what the request and the space both allow. Throws Error when they clash.
   Problem problem() const;

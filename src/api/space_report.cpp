@@ -211,7 +211,8 @@ std::string conflict_text(const Loaded& loaded, bool fitting) {
     const Request& r = loaded.request;
     const Problem problem{
         loaded.model.graph, refined,  loaded.cluster, r.training,   loaded.model.global_batch,
-        r.cost_model,       r.engine, r.objective,    restrictions, part};
+        r.cost_model,       r.engine, r.objective,    restrictions, part,
+        loaded.profile};
     return any_layout(problem, fitting, kSecondsPerQuestion);
   };
   const Conflict conflict =

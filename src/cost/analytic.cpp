@@ -44,7 +44,7 @@ const Efficiency::Kernel& matmul_efficiency(const Instr& instr, const DeviceKind
   return e.matmul_16bit;
 }
 
-Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e) {
+Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e, ProfileUse*) {
   const double kernels = std::max(instr.kernels, 1);
   const Seconds memory =
       instr.traffic / BytesPerSecond(kind.memory_bandwidth.value * e.memory.fraction);
@@ -75,7 +75,8 @@ Seconds compute(const Instr& instr, const DeviceKind& kind, const Efficiency& e)
   return time * e.compute_scale;
 }
 
-Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const Efficiency& e) {
+Seconds collective(CollectiveKind kind, Bytes bytes, const CommMesh& comm, const Efficiency& e,
+                   ProfileUse*) {
   const double n = comm.group_size;
   if (comm.group_size < 2) return Seconds(0);
   Seconds transfer, step, base;

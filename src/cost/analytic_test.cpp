@@ -23,7 +23,8 @@ TEST(Analytic, LargeProductsReachTheFittedShareOfThePeak) {
   const DeviceKind& kind = find_device("a100-80");
   const Efficiency e = efficiency_for(kind);
   const Instr i = matmul(16384, 16384, 16384);
-  const double share = i.flops.value / kAnalytic.compute(i, kind, e).value / kind.bf16.value;
+  const double share =
+      i.flops.value / kAnalytic.compute(i, kind, e, nullptr).value / kind.bf16.value;
   EXPECT_LE(share, e.matmul_16bit.fraction / e.compute_scale + 1e-9);
   EXPECT_GE(share, e.matmul_16bit.fraction / e.compute_scale * 0.95);
 }
@@ -34,11 +35,11 @@ TEST(Analytic, SmallProductsAreLessEfficientAndNothingIsFree) {
   double previous = 1e30;
   for (double size : {8192.0, 2048.0, 512.0, 128.0}) {
     const Instr i = matmul(size, size, size);
-    const double rate = i.flops.value / kAnalytic.compute(i, kind, e).value;
+    const double rate = i.flops.value / kAnalytic.compute(i, kind, e, nullptr).value;
     EXPECT_LT(rate, previous);
     previous = rate;
   }
-  EXPECT_GT(kAnalytic.compute(matmul(1, 1, 1), kind, e).value, 0);
+  EXPECT_GT(kAnalytic.compute(matmul(1, 1, 1), kind, e, nullptr).value, 0);
 }
 
 TEST(Analytic, DoublePrecisionHasItsOwnRateOrHalf) {
@@ -47,7 +48,7 @@ TEST(Analytic, DoublePrecisionHasItsOwnRateOrHalf) {
   Instr i = matmul(2048, 2048, 2048);
   const auto time = [&](DType dtype) {
     i.dtype = dtype;
-    return kAnalytic.compute(i, kind, e).value;
+    return kAnalytic.compute(i, kind, e, nullptr).value;
   };
   EXPECT_NEAR(time(DType::kF64) / time(DType::kF32), 2, 0.01);
   kind.fp64 = FlopsPerSecond(kind.fp32.value / 4);
@@ -65,7 +66,7 @@ TEST(Analytic, CollectivesScaleWithBytesAndBandwidth) {
   const Efficiency e = efficiency_for(find_device("h100"));
   const Bytes big(1e9);
   const auto time = [&](CollectiveKind kind, Bytes bytes, double bandwidth) {
-    return kAnalytic.collective(kind, bytes, one_level(8, bandwidth), e).value;
+    return kAnalytic.collective(kind, bytes, one_level(8, bandwidth), e, nullptr).value;
   };
   // 7/8 of the bytes cross each device's link in an all_gather.
   EXPECT_NEAR(time(CollectiveKind::kAllGather, big, 450e9),
@@ -74,7 +75,8 @@ TEST(Analytic, CollectivesScaleWithBytesAndBandwidth) {
             time(CollectiveKind::kAllGather, big, 450e9));
   EXPECT_LT(time(CollectiveKind::kAllGather, big, 900e9),
             time(CollectiveKind::kAllGather, big, 450e9));
-  EXPECT_EQ(kAnalytic.collective(CollectiveKind::kAllReduce, big, one_level(1, 1), e).value, 0);
+  EXPECT_EQ(
+      kAnalytic.collective(CollectiveKind::kAllReduce, big, one_level(1, 1), e, nullptr).value, 0);
 }
 
 // Sums are formed inside a host before they cross to the other one: between two hosts every byte
@@ -86,9 +88,9 @@ TEST(Analytic, AllReduceCrossesHostsWithSumsOnly) {
   c.group_size = 16;
   c.levels = {{"device", "nvlink", 1, 16, BytesPerSecond(450e9), Seconds(0)},
               {"host", "ib", 8, 2, BytesPerSecond(200e9), Seconds(0)}};
-  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllReduce, Bytes(1e9), c, e).value, 1e9 / 200e9,
-              1e-9);
-  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllGather, Bytes(1e9), c, e).value,
+  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllReduce, Bytes(1e9), c, e, nullptr).value,
+              1e9 / 200e9, 1e-9);
+  EXPECT_NEAR(kAnalytic.collective(CollectiveKind::kAllGather, Bytes(1e9), c, e, nullptr).value,
               1e9 * 15 / 16 / 200e9, 1e-9);
 }
 
@@ -99,11 +101,11 @@ TEST(Analytic, UnfusedOperatorsMoveTheirTrafficSeveralTimes) {
   norm.kernel = KernelClass::kMemory;
   norm.traffic = Bytes(1e9);
   norm.kernels = 1;
-  const double fused = kAnalytic.compute(norm, kind, e).value;
+  const double fused = kAnalytic.compute(norm, kind, e, nullptr).value;
   e.memory_passes = 3;
-  EXPECT_NEAR(kAnalytic.compute(norm, kind, e).value, 3 * fused, 1e-12);
-  EXPECT_EQ(kAnalytic.compute(matmul(4096, 4096, 4096), kind, e).value,
-            kAnalytic.compute(matmul(4096, 4096, 4096), kind, {}).value);
+  EXPECT_NEAR(kAnalytic.compute(norm, kind, e, nullptr).value, 3 * fused, 1e-12);
+  EXPECT_EQ(kAnalytic.compute(matmul(4096, 4096, 4096), kind, e, nullptr).value,
+            kAnalytic.compute(matmul(4096, 4096, 4096), kind, {}, nullptr).value);
 }
 
 const char* failure(const char* file, const char* engine) {

@@ -9,6 +9,7 @@ namespace {
 
 constexpr const CostModel* kModels[] = {
     &kAnalytic,
+    &kProfiled,
 };
 
 }  // namespace

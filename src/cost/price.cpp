@@ -17,6 +17,59 @@ Pricer::Pricer(const Cluster& cluster, const CostModel& model, std::vector<Effic
   MW_CHECK(efficiency_.size() == cluster.kinds.size(), "one efficiency per device kind");
 }
 
+void Pricer::use_profile(std::shared_ptr<const ProfileTable> table, const Graph& graph) {
+  const ProfileTable& t = *table;
+  profile_ = std::make_unique<Profile>(Profile{std::move(table), Signer(graph), ProfileUse(t)});
+}
+
+void Pricer::sign(SegmentProgram& program, const Mesh& mesh, std::int64_t samples) {
+  if (!profile_) return;
+  const auto& kernels = profile_->table->kernels;
+  for (std::vector<Instr>* list : {&program.forward, &program.backward, &program.weight}) {
+    for (Instr& instr : *list) {
+      if (instr.kind == InstrKind::kCollective) {
+        instr.messages = std::max<int>(1, static_cast<int>(instr.in_count));
+        continue;
+      }
+      const std::string signature = profile_->signer.of(instr, program, mesh, samples);
+      if (signature.empty()) continue;
+      const auto it = kernels.find(signature);
+      instr.measured = it == kernels.end() ? Seconds(-1) : it->second.time.seconds;
+    }
+  }
+}
+
+void Pricer::sign(Program& program, const Plan& plan) {
+  if (!profile_) return;
+  const std::int64_t samples = plan.global_batch / plan.micro_batches;
+  std::vector<bool> done(program.segments.size(), false);
+  for (const ChunkProgram& chunk : program.chunks) {
+    for (int s : chunk.segments) {
+      const auto i = static_cast<std::size_t>(s);
+      if (!done[i]) {
+        sign(program.segments[i], plan.stages[static_cast<std::size_t>(chunk.stage)].mesh, samples);
+      }
+      done[i] = true;
+    }
+  }
+  const auto& curves = profile_->table->curves;
+  const auto update = curves.find(optimizer_signature(plan.training.optimizer));
+  for (StageProgram& stage : program.stages) {
+    count_messages(stage, program.segments);
+    for (Instr& instr : stage.step) {
+      if (instr.kind != InstrKind::kOptimizer || update == curves.end()) continue;
+      if (const auto one = interpolate(update->second, instr.bytes * (1.0 / instr.messages))) {
+        instr.measured = *one * instr.messages;
+      }
+    }
+  }
+}
+
+std::optional<ProfileCoverage> Pricer::coverage() const {
+  if (!profile_) return std::nullopt;
+  return ProfileCoverage{profile_->use.found(), profile_->use.asked()};
+}
+
 const DeviceKind& Pricer::slowest_kind(const Mesh& mesh) const {
   if (cluster_.homogeneous()) return cluster_.kinds[0];
   AxisList all;
@@ -69,19 +122,26 @@ bool is_free(const Instr& instr) {
 
 Seconds Pricer::price(const Instr& instr, const Mesh& mesh) {
   const Efficiency& e = efficiency(mesh);
-  if (is_free(instr)) return Seconds(0);
-  if (instr.kind != InstrKind::kCollective) return model_.compute(instr, slowest_kind(mesh), e);
+  if (instr.kind != InstrKind::kCollective) {
+    if (is_free(instr) && instr.measured.value < 0) return Seconds(0);
+    return model_.compute(instr, slowest_kind(mesh), e, profile());
+  }
   if (instr.peer_offset != 0) return peer(instr.bytes, mesh, instr.peer_offset);
   const CommMesh& c = comm(mesh, instr.group);
+  if (profile_) {
+    return model_.collective(instr.collective, instr.bytes * (1.0 / instr.messages), c, e,
+                             profile()) *
+           instr.messages;
+  }
   const bool bucketed =
       instr.purpose == Purpose::kGradient || instr.purpose == Purpose::kParameterGather;
   if (!bucketed || e.bucket.value <= 0 || instr.bytes <= e.bucket) {
-    return model_.collective(instr.collective, instr.bytes, c, e);
+    return model_.collective(instr.collective, instr.bytes, c, e, nullptr);
   }
   const double messages = std::floor(instr.bytes / e.bucket);
   const Bytes rest = instr.bytes - e.bucket * messages;
-  return model_.collective(instr.collective, e.bucket, c, e) * messages +
-         (rest.value > 0 ? model_.collective(instr.collective, rest, c, e) : Seconds(0));
+  return model_.collective(instr.collective, e.bucket, c, e, nullptr) * messages +
+         (rest.value > 0 ? model_.collective(instr.collective, rest, c, e, nullptr) : Seconds(0));
 }
 
 BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
@@ -92,11 +152,14 @@ BlockTime Pricer::block(const std::vector<Instr>& instrs, const Mesh& mesh) {
   Seconds ring, cover;
   Seconds launches;
   for (const Instr& instr : instrs) {
-    if (is_free(instr)) continue;
+    if (is_free(instr) && instr.measured.value < 0) continue;
     Seconds t = price(instr, mesh);
     if (instr.regather) t *= 1 - e.keeps_gathered;
-    launches += instr.kind == InstrKind::kCollective ? e.collective_launch
-                                                     : e.launch * std::max(instr.kernels, 1);
+    // Of a measured kernel the host's time is a part.
+    if (!profile_) {
+      launches += instr.kind == InstrKind::kCollective ? e.collective_launch
+                                                       : e.launch * std::max(instr.kernels, 1);
+    }
     time.by_purpose[static_cast<std::size_t>(instr.purpose)] += t;
     if (instr.purpose == Purpose::kParameterGather) {
       time.gather += t;
@@ -131,7 +194,8 @@ Seconds Pricer::peer(Bytes bytes, const Mesh& mesh, int offset) {
   const auto [it, fresh] = comm_meshes_.try_emplace(key);
   if (fresh) it->second = peer_mesh(cluster_, mesh, offset);
   const Efficiency& e = efficiency(mesh);
-  return model_.collective(CollectiveKind::kBroadcast, bytes, it->second, e) + e.peer_fixed;
+  return model_.collective(CollectiveKind::kBroadcast, bytes, it->second, e, profile()) +
+         (profile_ ? Seconds(0) : e.peer_fixed);
 }
 
 StepTime step_time(const std::vector<Instr>& step, const Mesh& mesh, Pricer& pricer) {

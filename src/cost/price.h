@@ -2,9 +2,13 @@
 
 #include <array>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "cost/cost_model.h"
+#include "cost/profile.h"
+#include "plan/signature.h"
 
 namespace meshwright {
 
@@ -29,6 +33,17 @@ class Pricer {
   /// With numbers of one's own, one per device kind of the cluster.
   Pricer(const Cluster& cluster, const CostModel& model, std::vector<Efficiency> efficiency);
 
+  /// From here on instructions of this graph are priced by a profile: those that were signed, and
+  /// communication. Models that want no profile ignore it.
+  void use_profile(std::shared_ptr<const ProfileTable> table, const Graph& graph);
+  /// Looks up every instruction in the profile, into Instr::measured; `samples` as for lowering.
+  /// Without a profile nothing happens.
+  void sign(SegmentProgram& program, const Mesh& mesh, std::int64_t samples);
+  /// A whole program of a plan, steps included.
+  void sign(Program& program, const Plan& plan);
+  /// Of the instructions priced so far, how many by a measurement; nothing without a profile.
+  std::optional<ProfileCoverage> coverage() const;
+
   /// On the mesh's slowest device kind.
   Seconds price(const Instr& instr, const Mesh& mesh);
   /// One pass over a block. Ring attention is hidden behind the attention kernel that follows, up
@@ -42,13 +57,21 @@ class Pricer {
   const Cluster& cluster() const { return cluster_; }
 
  private:
+  struct Profile {
+    std::shared_ptr<const ProfileTable> table;
+    Signer signer;
+    ProfileUse use;
+  };
+
   const CommMesh& comm(const Mesh& mesh, const AxisList& axes);
+  ProfileUse* profile() { return profile_ ? &profile_->use : nullptr; }
 
   const Cluster& cluster_;
   const CostModel& model_;
   std::vector<Efficiency> efficiency_;  // Per device kind.
   std::map<std::vector<int>, CommMesh>
       comm_meshes_;  // Key: (size, stride) of each axis, first device's host offset.
+  std::unique_ptr<Profile> profile_;
 };
 
 /// A bucketed pass of the optimizer step: what of it the backward pass may hide, and what not.

@@ -66,13 +66,20 @@ CommMesh from_devices(const Cluster& cluster, const Mesh& mesh, const std::vecto
     auto [it, fresh] = by_level.try_emplace(domain.level);
     CommMesh::Level& level = it->second;
     if (fresh) {
-      level = {domain.level, domain.link, count, 1, share, domain.latency};
+      level = {domain.level,
+               domain.link,
+               count,
+               1,
+               share,
+               domain.latency,
+               static_cast<double>(count) / active};
       order.emplace_back(domain.device_count, domain.level);
     } else {
       ++level.groups_inside;
       level.members_inside = std::min(level.members_inside, count);
       level.bandwidth = std::min(level.bandwidth, share);
       level.latency = std::max(level.latency, domain.latency);
+      level.share = std::min(level.share, static_cast<double>(count) / active);
     }
   }
   std::sort(order.begin(), order.end());

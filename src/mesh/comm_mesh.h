@@ -20,6 +20,7 @@ struct CommMesh {
     int groups_inside = 1;     ///< Parts of the group at this level: uplinks in use by one group.
     BytesPerSecond bandwidth;  ///< One group's share of one uplink, per direction.
     Seconds latency;
+    double share = 1;  ///< What part of an uplink one group has: others talk at the same time.
   };
   int group_size = 1;
   std::vector<Level> levels;  ///< From the device outward; empty when group_size is 1.

@@ -247,9 +247,10 @@ Plan plan_from_json(const Json& json, const std::vector<Segment>& segments,
                 version.place(), fmt::format("this program reads version {}", kFormatVersion));
   }
   // What belongs to the request around the plan is read elsewhere.
-  root.only({"format", "version", "training", "global_batch", "micro_batches", "schedule",
-             "degrees", "stages", "chunks", "order", "transforms", "overrides", "model", "graph",
-             "cluster", "cost_model", "engine", "max_memory", "predicted"});
+  root.only({"format",     "version",   "training", "global_batch", "micro_batches",
+             "schedule",   "degrees",   "stages",   "chunks",       "order",
+             "transforms", "overrides", "model",    "graph",        "cluster",
+             "cost_model", "profile",   "engine",   "max_memory",   "predicted"});
   Plan plan;
   const Node training = root.at("training");
   training.only({"dtype", "optimizer", "gradient_dtype"});

@@ -10,6 +10,12 @@
 
 namespace meshwright {
 
+Pricer pricer_of(const Problem& problem) {
+  Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
+  if (problem.profile) pricer.use_profile(problem.profile, problem.graph);
+  return pricer;
+}
+
 Bytes usable_memory(const Problem& problem, const Stage& stage) {
   const Cluster& cluster = problem.cluster;
   Bytes smallest = cluster.kinds[0].memory;
@@ -29,10 +35,12 @@ Judged judge(const Problem& problem, Plan plan, bool keep_events) {
 }
 
 Judged judge(const Problem& problem, Plan plan, SegmentLowering& lowering, bool keep_events) {
-  Pricer pricer(problem.cluster, find_cost_model(problem.cost_model), problem.engine);
+  Pricer pricer = pricer_of(problem);
   Judged result;
-  const Program program = lower(plan, lowering, problem.segments);
+  Program program = lower(plan, lowering, problem.segments);
+  pricer.sign(program, plan);
   result.timeline = simulate(program, plan, pricer, keep_events);
+  result.coverage = pricer.coverage();
   result.fits = true;
   double fullest = -1;
   // Stage s is lane s's own.

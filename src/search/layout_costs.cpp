@@ -76,6 +76,7 @@ const LayoutCosts& LayoutCostTable::costs(const Degrees& d) {
   for (int segment : representative_) {
     ClassCost c;
     c.program = lowering_.lower(segment, costs->stage, problem_.training, samples);
+    pricer_.sign(c.program, costs->stage.mesh, samples);
     const BlockTime forward = pricer_.block(c.program.forward, costs->stage.mesh);
     const BlockTime backward = pricer_.block(c.program.backward, costs->stage.mesh);
     for (const int pass : {0, 1}) {

@@ -54,7 +54,7 @@ bool sharded_at_the_step(const Degrees& d, const Stage& stage) {
 LayoutEstimator::LayoutEstimator(const Problem& problem)
     : problem_(problem),
       facts_(model_facts(problem.graph, problem.segments)),
-      pricer_(problem.cluster, find_cost_model(problem.cost_model), problem.engine),
+      pricer_(pricer_of(problem)),
       costs_(problem, facts_, pricer_),
       class_count_(static_cast<std::size_t>(shape_class_count(problem.segments)), 0) {
   for (const Segment& s : problem.segments) ++class_count_[static_cast<std::size_t>(s.shape_class)];

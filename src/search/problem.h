@@ -11,6 +11,7 @@
 
 #include "cluster/cluster.h"
 #include "cost/memory.h"
+#include "cost/price.h"
 #include "plan/check.h"
 #include "plan/facts.h"
 #include "plan/plan.h"
@@ -35,8 +36,14 @@ struct Problem {
   /// What rules about operators allow, besides `restrictions`; null = everything.
   std::shared_ptr<const CompiledSpace> space = nullptr;
 
+  /// What the cost model "profiled" goes by; null otherwise.
+  std::shared_ptr<const ProfileTable> profile = nullptr;
+
   std::shared_ptr<const Overrides> overrides() const { return space ? space->overrides : nullptr; }
 };
+
+/// Prices by the problem's cost model.
+Pricer pricer_of(const Problem& problem);
 
 /// The plan of a layout with what the problem's space says of its operators.
 Plan plan_of(const Problem& problem, const Degrees& degrees, const std::vector<int>& cuts);
@@ -47,7 +54,8 @@ struct Judged {
   Timeline timeline;
   bool fits = false;
   int fullest_stage = 0;
-  std::string lost_because;  ///< Empty for the winner.
+  std::string lost_because;                      ///< Empty for the winner.
+  std::optional<ProfileCoverage> coverage = {};  ///< Of a profile, where one was used.
 
   Seconds step() const { return timeline.step; }
 };

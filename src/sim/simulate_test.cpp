@@ -11,10 +11,11 @@ namespace {
 
 // A cost model that makes time visible: a compute instruction takes its FLOPs in seconds, a message
 // its bytes.
-Seconds flops_as_seconds(const Instr& instr, const DeviceKind&, const Efficiency&) {
+Seconds flops_as_seconds(const Instr& instr, const DeviceKind&, const Efficiency&, ProfileUse*) {
   return Seconds(instr.flops.value);
 }
-Seconds bytes_as_seconds(CollectiveKind, Bytes bytes, const CommMesh&, const Efficiency&) {
+Seconds bytes_as_seconds(CollectiveKind, Bytes bytes, const CommMesh&, const Efficiency&,
+                         ProfileUse*) {
   return Seconds(bytes.value);
 }
 const CostModel kVisible = {"visible", "for tests", flops_as_seconds, bytes_as_seconds};
