@@ -28,7 +28,7 @@ void Pricer::sign(SegmentProgram& program, const Mesh& mesh, std::int64_t sample
   for (std::vector<Instr>* list : {&program.forward, &program.backward, &program.weight}) {
     for (Instr& instr : *list) {
       if (instr.kind == InstrKind::kCollective) {
-        instr.messages = std::max<int>(1, static_cast<int>(instr.in_count));
+        instr.messages = profile_->signer.messages(instr);
         continue;
       }
       const std::string signature = profile_->signer.of(instr, program, mesh, samples);
@@ -55,7 +55,7 @@ void Pricer::sign(Program& program, const Plan& plan) {
   const auto& curves = profile_->table->curves;
   const auto update = curves.find(optimizer_signature(plan.training.optimizer));
   for (StageProgram& stage : program.stages) {
-    count_messages(stage, program.segments);
+    count_updates(stage, program.segments);
     for (Instr& instr : stage.step) {
       if (instr.kind != InstrKind::kOptimizer || update == curves.end()) continue;
       if (const auto one = interpolate(update->second, instr.bytes * (1.0 / instr.messages))) {

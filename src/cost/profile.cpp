@@ -54,7 +54,7 @@ class Reader {
     if (!value.is_number()) throw Error("must be a number", at(key));
     const double given = value.get<double>();
     if (!(given >= low && given <= high)) {
-      throw Error(fmt::format("must be {} to {}: {}", low, high, given), at(key));
+      throw Error(fmt::format("must be {:g} to {:g}: {:g}", low, high, given), at(key));
     }
     return given;
   }

@@ -96,7 +96,7 @@ struct Instr {
   MatmulShape matmul;
   DType dtype = DType::kBf16;
   Seconds measured = Seconds(-1);  ///< What a profile says that it takes; negative = not measured.
-  int messages = 1;  ///< Tensors that it goes over one by one, where a profile tells them apart.
+  int messages = 1;                ///< What it does one by one, where a profile tells it apart.
   /// Range of the list of operands that the instruction belongs to: `in_count` buffers read, then
   /// `out_count` written.
   std::uint32_t operands = 0;

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "mesh/region.h"
+#include "ops/op_def.h"
 
 namespace meshwright {
 namespace {
@@ -125,14 +128,20 @@ int step_copies(const StageProgram& stage, const std::vector<SegmentProgram>& se
   return 1;
 }
 
-void count_messages(StageProgram& stage, const std::vector<SegmentProgram>& segments) {
+void count_updates(StageProgram& stage, const std::vector<SegmentProgram>& segments) {
   for (Instr& instr : stage.step) {
-    int messages = 0;
+    if (instr.kind != InstrKind::kOptimizer) continue;
+    int updates = 0;
     for (const StageProgram::Operand& o : stage.in(instr)) {
-      messages += step_copies(stage, segments, o);
+      updates += step_copies(stage, segments, o);
     }
-    instr.messages = std::max(messages, 1);
+    instr.messages = std::max(updates, 1);
   }
+}
+
+int Signer::messages(const Instr& instr) const {
+  if (instr.kind != InstrKind::kCollective || instr.in_count > 0 || !instr.op.valid()) return 1;
+  return std::max(find_op(graph_.op(instr.op).kind).own_sums, 1);
 }
 
 }  // namespace meshwright

@@ -21,6 +21,9 @@ class Signer {
   /// own (collectives, the optimizer).
   std::string of(const Instr& instr, const SegmentProgram& program, const Mesh& mesh,
                  std::int64_t samples);
+  /// How many messages a collective takes one after another: more than one where an operator makes
+  /// several sums by itself.
+  int messages(const Instr& instr) const;
 
  private:
   const Graph& graph_;
@@ -42,7 +45,7 @@ const Buffer& step_buffer(const StageProgram& stage, const std::vector<SegmentPr
 /// How many parameters an operand of a step stands for.
 int step_copies(const StageProgram& stage, const std::vector<SegmentProgram>& segments,
                 const StageProgram::Operand& operand);
-/// How many tensors the instructions of a step go over one by one, into Instr::messages.
-void count_messages(StageProgram& stage, const std::vector<SegmentProgram>& segments);
+/// How many parameters the optimizer updates one by one, into Instr::messages.
+void count_updates(StageProgram& stage, const std::vector<SegmentProgram>& segments);
 
 }  // namespace meshwright

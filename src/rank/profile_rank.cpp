@@ -10,6 +10,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
+#include <deque>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -233,15 +236,19 @@ class RankProfile {
         seen[i] = true;
         const Mesh& mesh = plan.stages[static_cast<std::size_t>(chunk.stage)].mesh;
         operators(program.segments[i], graph, tables, signer, feeds, samples, mesh);
-        if (communicates) collectives(program.segments[i], graph, tables, file, samples, mesh);
+        if (communicates) collectives(program.segments[i], signer, tables, file, samples, mesh);
       }
     }
     for (std::size_t s = 0; s < program.stages.size() && going_; ++s) {
-      count_messages(program.stages[s], program.segments);
+      count_updates(program.stages[s], program.segments);
       for (const Instr& instr : program.stages[s].step) {
         if (!going_) break;
         if (instr.kind == InstrKind::kOptimizer) optimizer(instr, plan);
-        if (instr.kind == InstrKind::kCollective && instr.tie < 0 && communicates) {
+        if (instr.kind != InstrKind::kCollective || !communicates) continue;
+        if (instr.peer_offset != 0) {
+          // Each gives what the other adds: as long as a message of all of it.
+          message(instr.bytes.value, plan.stages[s].mesh, instr.peer_offset, file);
+        } else if (instr.tie < 0) {
           step_collective(instr, program, s, tables, file, samples);
         }
       }
@@ -347,41 +354,64 @@ class RankProfile {
     return t;
   }
 
-  void collectives(const SegmentProgram& segment, const Graph&, MicroBatchTables& tables,
+  void collectives(const SegmentProgram& segment, Signer& signer, MicroBatchTables& tables,
                    const PlanFile& file, std::int64_t samples, const Mesh& mesh) {
     const auto here = coordinates_of(mesh, DeviceId(comm_->rank()));
     for (const auto* list : {&segment.forward, &segment.backward, &segment.weight}) {
       for (const Instr& instr : *list) {
         if (!going_) return;
-        if (instr.kind != InstrKind::kCollective || instr.in_count == 0) continue;
-        const int messages = static_cast<int>(instr.in_count);
+        if (instr.kind != InstrKind::kCollective || instr.peer_offset != 0) continue;
+        const int messages = signer.messages(instr);
         const std::string signature = communication_signature(
             instr.collective, comm_mesh(file.loaded.cluster, mesh, instr.group));
         const double bytes = instr.bytes.value / messages;
         if (bytes < 1 || mesh.size(instr.group) < 2 || knows(signature, bytes)) continue;
-        std::vector<Part> parts;
+        if (instr.in_count == 0) {
+          own_sum(signature, bytes, mesh, here, instr.group.mask());
+          continue;
+        }
+        Parts parts;
         for (std::size_t k = 0; here && k < instr.in_count; ++k) {
           const Buffer& in = segment.buffers[static_cast<std::size_t>(segment.in(instr)[k])];
           const Buffer& out = segment.buffers[static_cast<std::size_t>(segment.out(instr)[k])];
           const TensorType& type = tables.type(in.value, samples);
-          const LocalBuffer from = local_buffer(type, in, mesh, *here);
-          parts.push_back(
-              {local_collective(instr, in.kind != BufferKind::kValue, type, in, out, mesh, *here),
-               drawn(from, type.dtype), local_buffer(type, out, mesh, *here).shape()});
+          parts.add(
+              local_collective(instr, in.kind != BufferKind::kValue, type, in, out, mesh, *here),
+              drawn(local_buffer(type, in, mesh, *here), type.dtype),
+              local_buffer(type, out, mesh, *here).shape());
         }
-        measure_curve(signature, bytes, messages, here.has_value(), true, [&] { run(parts); });
+        measure_curve(signature, bytes, 1, here.has_value(), true, [&] { run(parts); });
       }
     }
   }
 
-  struct Part {
-    LocalCollective collective;
-    at::Tensor in;
-    std::vector<std::int64_t> shape;
-  };
-  void run(const std::vector<Part>& parts) {
-    for (const Part& p : parts) run_collective(*comm_, p.collective, p.in, p.shape, kMeasureTag);
+  // What an operator sums by itself.
+  void own_sum(const std::string& signature, double bytes, const Mesh& mesh,
+               const std::optional<std::vector<int>>& here, std::uint32_t axes) {
+    std::vector<int> ranks;
+    at::Tensor data;
+    if (here) {
+      for (const auto& other : group_of(mesh, *here, axes)) {
+        ranks.push_back(device_at(mesh, other).value);
+      }
+      const at::ScalarType type = settings_.numerics.precise;
+      const auto size = static_cast<double>(c10::elementSize(type));
+      data = at::zeros({std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes / size))}, type);
+    }
+    measure_curve(signature, bytes, 1, here.has_value(), true,
+                  [&] { all_reduce(*comm_, ranks, data, false, kMeasureTag); });
   }
+
+  // The operands of a collective.
+  struct Parts {
+    std::deque<LocalCollective> collectives;
+    std::vector<CollectiveOperand> operands;
+    void add(LocalCollective collective, at::Tensor in, std::vector<std::int64_t> shape) {
+      collectives.push_back(std::move(collective));
+      operands.push_back({&collectives.back(), std::move(in), std::move(shape)});
+    }
+  };
+  void run(const Parts& parts) { run_collectives(*comm_, parts.operands, kMeasureTag); }
 
   void step_collective(const Instr& instr, const Program& program, std::size_t s,
                        MicroBatchTables& tables, const PlanFile& file, std::int64_t samples) {
@@ -389,24 +419,25 @@ class RankProfile {
     const StageProgram& stage = program.stages[s];
     const std::string signature = communication_signature(
         instr.collective, comm_mesh(file.loaded.cluster, mesh, instr.group));
-    const double bytes = instr.bytes.value / instr.messages;
+    const double bytes = instr.bytes.value;
     if (bytes < 1 || mesh.size(instr.group) < 2 || knows(signature, bytes)) return;
     const auto here = coordinates_of(mesh, DeviceId(comm_->rank()));
-    std::vector<Part> parts;
+    Parts parts;
     for (std::size_t k = 0; here && k < instr.in_count; ++k) {
       const Buffer& in = step_buffer(stage, program.segments, stage.in(instr)[k]);
       const Buffer& out = step_buffer(stage, program.segments, stage.out(instr)[k]);
       const TensorType& type = tables.type(in.value, samples);
-      const LocalBuffer from = local_buffer(type, in, mesh, *here);
       const Training& training = file.plan.training;
       const DType dtype =
           instr.purpose == Purpose::kGradient ? training.gradient_dtype : training.dtype;
-      const Part part{local_collective(instr, false, type, in, out, mesh, *here),
-                      drawn(from, dtype), local_buffer(type, out, mesh, *here).shape()};
+      const LocalCollective collective = local_collective(instr, false, type, in, out, mesh, *here);
       const int copies = step_copies(stage, program.segments, stage.in(instr)[k]);
-      for (int c = 0; c < copies; ++c) parts.push_back(part);
+      for (int c = 0; c < copies; ++c) {
+        parts.add(collective, drawn(local_buffer(type, in, mesh, *here), dtype),
+                  local_buffer(type, out, mesh, *here).shape());
+      }
     }
-    measure_curve(signature, bytes, instr.messages, here.has_value(), true, [&] { run(parts); });
+    measure_curve(signature, bytes, 1, here.has_value(), true, [&] { run(parts); });
   }
 
   // Back and forth between stages that lie on devices apart.
@@ -421,20 +452,25 @@ class RankProfile {
       const Mesh& to = mesh_of(t.to_chunk);
       const int offset = to.first_device - from.first_device;
       if (from.device_count() != to.device_count() || offset == 0) continue;
-      const std::string signature = communication_signature(
-          CollectiveKind::kBroadcast, peer_mesh(file.loaded.cluster, from, offset));
-      if (t.bytes.value < 1 || knows(signature, t.bytes.value)) continue;
-      const int me = comm_->rank();
-      const bool gives = coordinates_of(from, DeviceId(me)).has_value();
-      const bool takes = coordinates_of(to, DeviceId(me)).has_value();
-      const int peer = gives ? me + offset : me - offset;
-      at::Tensor data = at::zeros({static_cast<std::int64_t>(t.bytes.value)}, at::kByte);
-      measure_curve(signature, t.bytes.value, 2, gives != takes, true, [&] {
-        if (gives) comm_->send(data, peer, kMeasureTag)->wait();
-        comm_->receive(data, peer, kMeasureTag)->wait();
-        if (takes) comm_->send(data, peer, kMeasureTag)->wait();
-      });
+      message(t.bytes.value, from, offset, file);
     }
+  }
+
+  // From every device of a mesh to the one `offset` after it.
+  void message(double bytes, const Mesh& from, int offset, const PlanFile& file) {
+    const std::string signature = communication_signature(
+        CollectiveKind::kBroadcast, peer_mesh(file.loaded.cluster, from, offset));
+    if (bytes < 1 || knows(signature, bytes)) return;
+    const int me = comm_->rank();
+    const bool gives = coordinates_of(from, DeviceId(me)).has_value();
+    const bool takes = coordinates_of(from, DeviceId(me - offset)).has_value();
+    const int peer = gives ? me + offset : me - offset;
+    at::Tensor data = at::zeros({static_cast<std::int64_t>(bytes)}, at::kByte);
+    measure_curve(signature, bytes, 2, gives != takes, true, [&] {
+      if (gives) comm_->send(data, peer, kMeasureTag)->wait();
+      comm_->receive(data, peer, kMeasureTag)->wait();
+      if (takes) comm_->send(data, peer, kMeasureTag)->wait();
+    });
   }
 
   const ProfileJob& job_;
