@@ -170,6 +170,7 @@ StepResult Executor::step(std::int64_t step) {
   Impl& e = *impl_;
   e.current_step = step;
   e.loss = 0;
+  const std::int64_t sent = e.comm.bytes_sent(), control = e.control_bytes;
   if (e.lane >= 0) {
     for (const ScheduleItem& item : e.p.lanes[static_cast<std::size_t>(e.lane)].order) {
       if (is_pass(item.phase)) {
@@ -184,6 +185,7 @@ StepResult Executor::step(std::int64_t step) {
   e.gradients.clear();
   StepResult result;
   e.run_steps(result);
+  e.program_bytes += e.comm.bytes_sent() - sent - (e.control_bytes - control);
   return result;
 }
 
@@ -220,8 +222,10 @@ std::vector<Executor::HeldParameter> Executor::parameters() const {
 
 at::ScalarType Executor::precise() const { return impl_->settings.numerics.precise; }
 
-std::int64_t Executor::bytes_sent() const {
-  return impl_->comm.bytes_sent() - impl_->control_bytes;
+int Executor::element_bytes() const {
+  return static_cast<int>(c10::elementSize(impl_->settings.numerics.compute));
 }
+
+std::int64_t Executor::bytes_sent() const { return impl_->program_bytes; }
 
 }  // namespace meshwright

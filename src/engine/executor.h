@@ -73,6 +73,7 @@ class Executor {
   /// What this rank's optimizer holds. Parameters that nothing trains are not among it.
   std::vector<HeldState> states();
   at::ScalarType precise() const;  ///< Of what the optimizer holds.
+  int element_bytes() const;       ///< Of the values that are computed with.
 
   /// A parameter as this rank has it at rest. (Filling `data` changes the parameter.)
   struct HeldParameter {

@@ -128,7 +128,7 @@ struct Executor::Impl {
   double loss = 0;
   // Of the segment that runs: a result's latest buffer, which is its final one.
   std::map<std::int32_t, std::pair<std::int32_t, at::Tensor>> latest_losses;
-  std::int64_t control_bytes = 0;
+  std::int64_t control_bytes = 0, program_bytes = 0;
   std::map<std::tuple<int, std::size_t, int>, SegmentRun> runs;
   std::map<Key, HeldValue> values;
   std::map<Key, at::Tensor> gradients;

@@ -22,6 +22,7 @@
 #include "engine/run_store.h"
 #include "engine/watchdog.h"
 #include "plan/lower.h"
+#include "plan/traffic.h"
 #include "rank/compare_runs.h"
 #include "rank/reporter.h"
 #include "rank/state_io.h"
@@ -121,7 +122,7 @@ class RankRun {
     if (job_.data != "synthetic") {
       tokens = std::make_shared<TokenFile>(read_token_file(job_.data));
     }
-    const Program program = lower(plan, graph, file_->loaded.segments);
+    const Program& program = program_.emplace(lower(plan, graph, file_->loaded.segments));
     const Feeds feeds(graph, settings.seed, plan.global_batch, tokens);
     Executor executor(program, plan, graph, file_->loaded.segments, *comm_, feeds, settings,
                       &reporter_);
@@ -367,12 +368,33 @@ class RankRun {
                           format_seconds(Seconds(job_.predicted_step_seconds)),
                           100 * (job_.predicted_step_seconds / median - 1));
     }
-    text += "\nsent per step and rank:";
+    std::vector<double> sent;
     for (const at::Tensor& b : blocks) {
-      text += " " + format_bytes(Bytes(static_cast<double>(b.item<std::int64_t>()) /
-                                       static_cast<double>(steps)));
+      sent.push_back(static_cast<double>(b.item<std::int64_t>()) / static_cast<double>(steps));
     }
-    return text + "\n";
+    const auto [least, most] = std::minmax_element(sent.begin(), sent.end());
+    text += fmt::format("\nsent per step and rank: {}", format_bytes(Bytes(*least)));
+    if (*most != *least) text += fmt::format(" to {}", format_bytes(Bytes(*most)));
+    // The program counts in the plan's element type.
+    if (executor.element_bytes() != file_->plan.training.parameter_bytes()) return text + "\n";
+    const std::vector<double> said = said_of_ranks();
+    if (sent == said) return text + ", exactly what the program says\n";
+    const auto [first, last] = std::minmax_element(said.begin(), said.end());
+    return text + fmt::format("; the program says {} to {}\n", format_bytes(Bytes(*first)),
+                              format_bytes(Bytes(*last)));
+  }
+
+  // Bytes per step that the program says each rank sends.
+  std::vector<double> said_of_ranks() const {
+    std::vector<double> said(static_cast<std::size_t>(rendezvous_.size));
+    const std::vector<double> lanes = sent_bytes(*program_, file_->plan);
+    for (std::size_t l = 0; l < lanes.size(); ++l) {
+      const Mesh& mesh = program_->lanes[l].mesh;
+      for (int i = 0; i < mesh.device_count(); ++i) {
+        said[device_at(mesh, mesh_coordinates(mesh, i)).index()] = lanes[l];
+      }
+    }
+    return said;
   }
 
   const Job& job_;
@@ -381,6 +403,7 @@ class RankRun {
   RunTimeline timeline_;
   Reporter reporter_;
   std::optional<PlanFile> file_;
+  std::optional<Program> program_;
   std::optional<RunStore> store_;
   std::unique_ptr<Comm> comm_;
   std::optional<Watchdog> watchdog_;
