@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "plan/traffic.h"
 
 namespace meshwright {
 namespace {
@@ -139,6 +140,7 @@ std::string print_program(const Program& program, const Plan& plan, const Graph&
   text +=
       "\norders: F, B, W chunk.micro-batch; send, sent (waited for), recv, have (waited for) "
       "transfer.micro-batch\n";
+  const std::vector<double> sent = sent_bytes(program, plan);
   for (std::size_t l = 0; l < program.lanes.size(); ++l) {
     const auto& order = program.lanes[l].order;
     std::string line;
@@ -148,7 +150,7 @@ std::string print_program(const Program& program, const Plan& plan, const Graph&
     }
     if (order.size() > static_cast<std::size_t>(order_items))
       line += fmt::format(" … {} in all", order.size());
-    text += fmt::format("  lane {}:{}\n", l, line);
+    text += fmt::format("  lane {}:{}; {:.0f} bytes sent per device and step\n", l, line, sent[l]);
   }
   text += "\nsteps\n";
   for (std::size_t s = 0; s < program.stages.size(); ++s) {
