@@ -36,6 +36,8 @@ using Clock = std::chrono::steady_clock;
 
 // For ranks to come, and to read the plan.
 constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(5);
+// To tell those that are there already that this rank will not come.
+constexpr std::chrono::milliseconds kFarewell = std::chrono::seconds(5);
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -184,11 +186,6 @@ class RankRun {
 
   // Reads the plan. A rank that cannot, or that has another one, is told of by all.
   void agree() {
-    Rendezvous r = rendezvous_;
-    const auto message = std::chrono::duration<double>(job_.timeout_seconds);
-    r.message_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(message);
-    r.timeout = std::min(std::max(r.message_timeout, std::chrono::milliseconds(1)), kPatience);
-    store_.emplace(r);
     std::string digest;
     std::optional<Error> fault;
     try {
@@ -197,10 +194,16 @@ class RankRun {
       digest = fmt::format("{:016x}", draw_key(0, read_file(job_.plan, std::uint64_t{1} << 30)));
     } catch (const Error& e) {
       fault = e;
-      digest = "none that can be read";
+      digest = "none that can be run";
     }
-    store_->barrier("start", r.timeout);
+    Rendezvous r = rendezvous_;
+    const auto message = std::chrono::duration<double>(job_.timeout_seconds);
+    r.message_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(message);
+    r.timeout =
+        std::clamp(r.message_timeout, std::chrono::milliseconds(1), fault ? kFarewell : kPatience);
     try {
+      store_.emplace(r);
+      store_->barrier("start", r.timeout);
       store_->agree("plan", digest, r.timeout);
       store_->agree("settings", settings_text(), r.timeout);
     } catch (const Error&) {
