@@ -125,10 +125,15 @@ struct Watchdog::State {
       if (post && !beats.get(kReason)) beats.set(kReason, reason);
     } catch (const std::exception&) {
     }
-    print_line(rank, reason);
+    print_line(rank, with_place(reason));
     // The store ends with this process: the others shall have read why.
     if (rank == 0) std::this_thread::sleep_for(times.beat + times.beat / 2);
     _exit(kStopped);
+  }
+
+  // Beats are up to a second old; where this rank waits is news.
+  std::string with_place(const std::string& reason) const {
+    return fmt::format("{} (this rank was in {})", reason, where());
   }
 
   static std::string last_seen(int peer, const std::string& at) {
@@ -152,7 +157,8 @@ struct Watchdog::State {
           const std::scoped_lock lock(mutex);
           if (stop) return;
         }
-        print_line(rank, fmt::format("{} is lost: {}", last_seen(0, master_where), e.what()));
+        print_line(rank,
+                   with_place(fmt::format("{} is lost: {}", last_seen(0, master_where), e.what())));
         _exit(kStopped);
       }
     } while (!pause(times.beat, stop));
@@ -189,8 +195,9 @@ struct Watchdog::State {
       const std::scoped_lock lock(mutex);
       const auto silent = Clock::now() - answered;
       if (silent <= times.limit) continue;
-      print_line(rank, fmt::format("{} has not answered for {:.1f} s", last_seen(0, master_where),
-                                   std::chrono::duration<double>(silent).count()));
+      print_line(rank, with_place(fmt::format("{} has not answered for {:.1f} s",
+                                              last_seen(0, master_where),
+                                              std::chrono::duration<double>(silent).count())));
       _exit(kStopped);
     }
   }

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -286,8 +288,14 @@ class RankRun {
   void try_checkpoints(CheckpointInfo info, std::int64_t step) {
     if (job_.checkpoint_directory.empty()) return;
     info.step = step;
-    {
-      CheckpointWriter(job_.checkpoint_directory, info, rendezvous_.rank, rendezvous_.size);
+    // By one rank: a second one could remove the folder that a third is about to use.
+    if (rendezvous_.rank == 0) {
+      const CheckpointWriter probe(job_.checkpoint_directory, info, 0, rendezvous_.size);
+    }
+    barrier();
+    if (::access(job_.checkpoint_directory.c_str(), W_OK) != 0) {
+      throw Error(std::strerror(errno), job_.checkpoint_directory,
+                  "checkpoints go to a directory that all ranks can write");
     }
     barrier();
   }
