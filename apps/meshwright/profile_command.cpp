@@ -1,10 +1,6 @@
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli.h"
-#include "mesh/region.h"
+#include "rank_process.h"
 #include "run/profile_job.h"
 #include "run/supervise.h"
 
@@ -25,82 +21,28 @@ struct ProfileOptions {
   int port = 0;
 };
 
-int device_count(const std::vector<std::string>& plans) {
-  int devices = 1;
+int most_ranks(const std::vector<std::string>& plans) {
+  int ranks = 1;
   for (const std::string& path : plans) {
-    const PlanFile file = read_plan_file(path);
-    for (const Stage& s : file.plan.stages) {
-      for (int i = 0; i < s.mesh.device_count(); ++i) {
-        devices = std::max(devices, device_at(s.mesh, mesh_coordinates(s.mesh, i)).value + 1);
-      }
-    }
+    ranks = std::max(ranks, rank_count(read_plan_file(path).plan));
   }
-  return devices;
-}
-
-std::string rank_program() {
-  std::error_code fault;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", fault);
-  const auto beside = self.parent_path() / "meshwright-rank";
-  if (!fault && std::filesystem::exists(beside, fault)) return beside;
-  const char* path = std::getenv("PATH");
-  std::string rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const std::size_t colon = rest.find(':');
-    const auto there = std::filesystem::path(rest.substr(0, colon)) / "meshwright-rank";
-    if (::access(there.c_str(), X_OK) == 0) return there;
-    rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
-  }
-  throw Error(
-      "this build cannot measure: meshwright-rank was not built, since libtorch was not found", {},
-      "install libtorch-dev, libgloo-dev and libopenblas0-pthread (tools/install_deps) and build "
-      "again");
-}
-
-// The job as a file that ends with the last process that has it open.
-int job_descriptor(const ProfileJob& job) {
-  const int fd = static_cast<int>(::memfd_create("meshwright-profile", 0));
-  const std::string text = profile_job_to_json(job).dump();
-  if (fd < 0 || ::write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    throw Error(std::strerror(errno), "memfd_create");
-  }
-  return fd;
-}
-
-// Becomes the rank that torchrun, srun or mpirun started.
-int become_rank(const ProfileJob& job) {
-  const std::string program = rank_program();
-  const std::string path = fmt::format("/proc/self/fd/{}", job_descriptor(job));
-  for (const auto& [theirs, ours] :
-       {std::pair("SLURM_PROCID", "RANK"), std::pair("SLURM_NTASKS", "WORLD_SIZE"),
-        std::pair("OMPI_COMM_WORLD_RANK", "RANK"),
-        std::pair("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")}) {
-    const char* value = std::getenv(theirs);
-    if (value != nullptr) ::setenv(ours, value, 0);
-  }
-  for (const char* threads : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
-    ::setenv(threads, "1", 0);
-  }
-  ::execl(program.c_str(), program.c_str(), path.c_str(), nullptr);
-  throw Error(std::strerror(errno), program);
+  return ranks;
 }
 
 int run(const ProfileOptions& o) {
   const ProfileJob job = profile_job_from_json(profile_job_to_json(o.job), "options");
-  if (o.ranks == "env") return become_rank(job);
+  const std::string text = profile_job_to_json(job).dump();
+  if (o.ranks == "env") become_rank(text);
   if (o.ranks != "local" && o.ranks != "none") {
     throw Error(fmt::format("must be local, env or none: '{}'", o.ranks), "--ranks");
   }
   check_writable(job.output, true);
   SuperviseOptions s;
-  s.ranks = o.ranks == "none" ? 1 : device_count(job.plans);
+  s.ranks = o.ranks == "none" ? 1 : most_ranks(job.plans);
   s.master_port = o.port;
   s.stop = &interrupted();
-  const int fd = job_descriptor(job);
-  // The ranks open it by this process's name of it.
-  const std::string path = fmt::format("/proc/{}/fd/{}", ::getpid(), fd);
-  const RunEnd end = supervise({rank_program(), {path}}, s);
-  ::close(fd);
+  const JobFile file(text);
+  const RunEnd end = supervise({rank_program(), {file.path()}}, s);
   if (end.ok) return kOk;
   if (end.interrupted) {
     std::fputs(

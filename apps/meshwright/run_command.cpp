@@ -1,14 +1,11 @@
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,7 +17,7 @@
 #include "base/files.h"
 #include "base/format.h"
 #include "cli.h"
-#include "mesh/region.h"
+#include "rank_process.h"
 #include "run/checkpoint.h"
 #include "run/job.h"
 #include "run/supervise.h"
@@ -37,88 +34,45 @@ struct RunOptions {
   bool replan = false;
   int port = 0;
   bool no_pin = false;
+  bool force = false;
+  double tolerance = -1;  ///< Negative: what the numbers allow.
 };
 
-// The program of a rank lies beside this one, or in PATH.
-std::string rank_program() {
-  std::error_code fault;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", fault);
-  const auto beside = self.parent_path() / "meshwright-rank";
-  if (!fault && std::filesystem::exists(beside, fault)) return beside;
-  const char* path = std::getenv("PATH");
-  std::string rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const std::size_t colon = rest.find(':');
-    const auto there = std::filesystem::path(rest.substr(0, colon)) / "meshwright-rank";
-    if (::access(there.c_str(), X_OK) == 0) return there;
-    rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
-  }
-  throw Error(
-      "this build cannot run plans: meshwright-rank was not built, since libtorch was "
-      "not found",
-      {},
-      "install libtorch-dev, libgloo-dev and libopenblas0-pthread (tools/install_deps) "
-      "and build again");
-}
-
-/// A directory of our own for the file of the job.
-class JobFile {
- public:
-  explicit JobFile(const Job& job) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "meshwright-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw Error(std::strerror(errno), pattern, "set TMPDIR to a directory that can be written");
-    }
-    directory_ = pattern;
-    write_file(path(), job_to_json(job).dump(), true);
-  }
-  ~JobFile() {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
-  JobFile(const JobFile&) = delete;
-  JobFile& operator=(const JobFile&) = delete;
-  std::string path() const { return (directory_ / "job.json").string(); }
-
- private:
-  std::filesystem::path directory_;
-};
-
-void check_outputs(const Job& job) {
-  if (!job.profile.empty()) check_writable(job.profile, true);
+// Only rank 0 writes it, and only at the end.
+void check_outputs(const RunOptions& o) {
+  if (!o.job.profile.empty()) check_writable(o.job.profile, o.force);
 }
 
 double predicted_step(const PlanFile& file) {
   return judge(file.loaded.problem(), file.plan).step().value;
 }
 
-// Becomes the rank that torchrun, srun or mpirun started.
-int become_rank(Job job) {
-  const std::string program = rank_program();
+// As `meshwright run` knows it, where the plan can be read: if not, the rank says so and tells the
+// others.
+double predicted_step_or_none(const std::string& plan) {
   try {
-    job.predicted_step_seconds = predicted_step(read_plan_file(job.plan));
+    return predicted_step(read_plan_file(plan));
   } catch (const Error&) {
-    // The rank says so, and tells the others.
+    return 0;
   }
-  // The file is read once; a rank that is exec'ed cannot remove it, so it goes by descriptor.
-  const int fd = static_cast<int>(::memfd_create("meshwright-job", 0));
-  const std::string text = job_to_json(job).dump();
-  if (fd < 0 || ::write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    throw Error(std::strerror(errno), "memfd_create");
+}
+
+/// What the model's parameters, gradients, activations and optimizer state take on one machine.
+void check_memory(const PlanFile& file) {
+  const Judged judged = judge(file.loaded.problem(), file.plan);
+  double need = 0;
+  for (std::size_t l = 0; l < judged.timeline.memory.size(); ++l) {
+    const MemoryBreakdown& m = judged.timeline.memory[l];
+    const Bytes own = m.parameters + m.gradients + m.optimizer + m.activations;
+    need += own.value * file.plan.stages[l % file.plan.stages.size()].mesh.device_count();
   }
-  const std::string path = fmt::format("/proc/self/fd/{}", fd);
-  for (const auto& [slurm, name] :
-       {std::pair("SLURM_PROCID", "RANK"), std::pair("SLURM_NTASKS", "WORLD_SIZE"),
-        std::pair("OMPI_COMM_WORLD_RANK", "RANK"),
-        std::pair("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")}) {
-    const char* value = std::getenv(slurm);
-    if (value != nullptr) ::setenv(name, value, 0);
-  }
-  for (const char* threads : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
-    ::setenv(threads, "1", 0);
-  }
-  ::execl(program.c_str(), program.c_str(), path.c_str(), nullptr);
-  throw Error(std::strerror(errno), program);
+  const double have =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (need <= have) return;
+  throw Error(
+      fmt::format("{} local ranks need about {}, and this machine has {}", rank_count(file.plan),
+                  format_bytes(Bytes(need)), format_bytes(Bytes(have))),
+      "--ranks", "run it on the cluster with --ranks env, or plan a smaller model");
 }
 
 // The first signal ends the run after its step, the second at once.
@@ -190,7 +144,8 @@ int run_local(RunOptions o) {
   for (int attempt = 1;; ++attempt) {
     const PlanFile file = read_plan_file(o.job.plan);
     o.job.predicted_step_seconds = predicted_step(file);
-    const JobFile job(o.job);
+    check_memory(file);
+    const JobFile job(job_to_json(o.job).dump());
     SuperviseOptions s;
     s.ranks = rank_count(file.plan);
     s.master_port = o.port;
@@ -235,6 +190,11 @@ void check_settings(const Job& job) {
 }
 
 int run(RunOptions o) {
+  if (o.tolerance >= 0) {
+    o.job.tolerance = o.tolerance;
+  } else {
+    o.job.tolerance = o.job.dtype == "float64" ? 1e-9 : o.job.dtype == "bfloat16" ? 0.1 : 1e-3;
+  }
   check_settings(o.job);
   if (o.ranks != "local" && o.ranks != "env") {
     throw Error(fmt::format("must be local or env: '{}'", o.ranks), "--ranks");
@@ -258,13 +218,14 @@ int run(RunOptions o) {
     throw Error("either the plan to restart with is given, or one is made", "--replan");
   }
   if (!o.restart_plan.empty()) (void)read_plan_file(o.restart_plan);
-  check_outputs(o.job);
+  check_outputs(o);
   if (o.ranks == "local") return run_local(std::move(o));
   if (o.restarts > 0 || o.port != 0) {
     throw Error("is the launcher's with --ranks env", o.port != 0 ? "--port" : "--restart",
                 "torchrun --max-restarts; MASTER_PORT");
   }
-  return become_rank(std::move(o.job));
+  o.job.predicted_step_seconds = predicted_step_or_none(o.job.plan);
+  become_rank(job_to_json(o.job).dump());
 }
 
 constexpr const char* kFooter = R"(Examples:
@@ -274,7 +235,7 @@ constexpr const char* kFooter = R"(Examples:
   torchrun --nproc-per-node 8 --no-python meshwright run plan.json --ranks env
   srun meshwright run plan.json --ranks env
 A rank per device of the plan. Exit code: 0 done, 1 a rank was lost or --verify found a difference,
-2 wrong input, 130 interrupted. docs/run.md says what is run and how.)";
+2 wrong input, 3 (--ranks env) another rank was lost, 130 interrupted. docs/run.md says what is run and how.)";
 
 void add_options(CLI::App* command, const std::shared_ptr<RunOptions>& o) {
   Job& j = o->job;
@@ -295,9 +256,14 @@ void add_options(CLI::App* command, const std::shared_ptr<RunOptions>& o) {
   command->add_option("--epsilon", j.epsilon, "Of adam, adamw (default 1e-8)");
   command->add_option("--weight-decay", j.weight_decay, "Of adamw (default 0.01)");
   command->add_option("--clip", j.clip_norm, "Largest global gradient norm; 0 = any (default)");
-  command->add_option("--seed", j.seed, "Of parameters, synthetic data and dropout (default 0)");
+  command->add_option("--seed", j.seed, "Of parameters, synthetic data and dropout (default 0)")
+      ->check([](const std::string& text) {
+        return text.starts_with('-') ? "must be 0 or more: " + text : std::string();
+      });
   command->add_flag("--verify", j.verify, "Also train the model on one device, and compare");
-  command->add_option("--tolerance", j.tolerance, "Largest relative difference for --verify");
+  command->add_option("--tolerance", o->tolerance,
+                      "Largest relative difference for --verify; default 1e-9 in float64, 1e-3 in "
+                      "float32, 0.1 in bfloat16");
   command->add_option("--checkpoint", j.checkpoint_directory, "Write checkpoints here");
   command->add_option("--checkpoint-every", j.checkpoint_every,
                       "Steps between checkpoints; 0 = one at the end");
@@ -309,6 +275,7 @@ void add_options(CLI::App* command, const std::shared_ptr<RunOptions>& o) {
                     "Plan again then, for the devices that are left without the lost rank's");
   command->add_option("--profile", j.profile,
                       "Write the last step's timeline, measured and predicted, as a Chrome trace");
+  command->add_flag("--force", o->force, "Overwrite the file of --profile");
   command->add_option("--print-every", j.print_every, "Steps between lines; 0 = none");
   command->add_option("--timeout", j.timeout_seconds, "Seconds for a message (default 1800)");
   command->add_option("--port", o->port, "For the ranks to meet; default a free one");
@@ -334,10 +301,24 @@ void add_resume(CLI::App& app, Action& action) {
   command->footer(R"(Examples:
   meshwright resume runs/a other-plan.json --steps 200
   meshwright resume runs/a/step-00000100 plan.json --steps 200 --checkpoint runs/b
-CHECKPOINT is one checkpoint or a directory of them: then the newest. All else is as for run.)");
+CHECKPOINT is one checkpoint or a directory of them: then the newest. Without --checkpoint further ones
+are written beside it. Data and seed are those of the run that goes on. All else is as for run.)");
   command->add_option("CHECKPOINT", o->job.resume, "Where to go on from")->required();
   add_options(command, o);
-  command->callback([o, &action] { action.run = [o] { return run(*o); }; });
+  command->callback([o, &action] {
+    action.run = [o] {
+      // Further checkpoints go where the others are.
+      if (o->job.checkpoint_directory.empty()) {
+        const std::filesystem::path from = o->job.resume;
+        const bool one = std::filesystem::exists(from / "manifest.json");
+        o->job.checkpoint_directory =
+            one ? (from.lexically_normal() / "").parent_path().parent_path().string()
+                : from.string();
+        if (o->job.checkpoint_directory.empty()) o->job.checkpoint_directory = ".";
+      }
+      return run(*o);
+    };
+  });
 }
 
 }  // namespace meshwright::cli

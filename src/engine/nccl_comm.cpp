@@ -106,7 +106,7 @@ std::unique_ptr<Comm> nccl_comm(RunStore& store) {
 namespace meshwright {
 
 std::unique_ptr<Comm> nccl_comm(RunStore&) {
-  throw Error("this libtorch was built without NCCL", "backend", "use gloo");
+  throw Error("this libtorch was built without NCCL", "--device", "run with --device cpu");
 }
 
 }  // namespace meshwright

@@ -169,8 +169,17 @@ class RankRun {
                                         resumed ? &*resumed : nullptr, first, losses, tell);
       print(to_string(c, job_.tolerance));
       code = c.within(job_.tolerance) ? 0 : 1;
+      if (code != 0 && job_.dtype != "float64" && plan.training.optimizer != "sgd") {
+        print(
+            fmt::format("note: {} divides by the root of the second moment, which amplifies "
+                        "rounding; --dtype float64 tells rounding from a fault\n",
+                        plan.training.optimizer));
+      }
     }
-    if (!job_.profile.empty()) write_timeline(job_.profile, timeline_, *comm_, *file_);
+    if (!job_.profile.empty()) {
+      write_timeline(job_.profile, timeline_, *comm_, *file_);
+      print(fmt::format("timeline of the last step written to {}\n", job_.profile));
+    }
     barrier();
     heartbeat_.finish();
     if (watchdog_) watchdog_->finish();
@@ -333,12 +342,18 @@ class RankRun {
 
   std::string header(const Plan& plan, const Graph& graph, std::int64_t first) const {
     std::string text =
-        fmt::format("{} on {} {} ranks, {}, {}: {}\n", file_->loaded.model_name, rendezvous_.size,
+        fmt::format("{} on {} ranks ({}), {}, {}: {}\n", file_->loaded.model_name, rendezvous_.size,
                     job_.device, job_.dtype, plan.training.optimizer, to_string(plan.degrees));
-    text += fmt::format("{} parameters, {} samples a step in {} micro-batches of data from {}\n",
+    text += fmt::format("{} parameters; {} samples a step, {} micro-batches; data: {}\n",
                         format_count(parameter_count(graph)), plan.global_batch, plan.micro_batches,
                         job_.data);
     if (first > 0) text += fmt::format("goes on after step {} of {}\n", first, job_.resume);
+    const int planned = plan.training.parameter_bytes();
+    const int used = job_.dtype == "float64" ? 8 : job_.dtype == "float32" ? 4 : 2;
+    if (planned != used) {
+      text += fmt::format("note: the plan and its prediction are for {}\n",
+                          dtype_name(plan.training.dtype));
+    }
     return text;
   }
 
@@ -375,9 +390,10 @@ class RankRun {
         fmt::format("median step {} of {}, {:.0f} tokens/s", format_seconds(Seconds(median)),
                     times.size(), tokens_per_step() / median);
     if (job_.predicted_step_seconds > 0) {
-      text += fmt::format("; predicted {} ({:+.0f} %)",
-                          format_seconds(Seconds(job_.predicted_step_seconds)),
-                          100 * (job_.predicted_step_seconds / median - 1));
+      text +=
+          fmt::format("; predicted {} on {} ({:+.0f} % of measured)",
+                      format_seconds(Seconds(job_.predicted_step_seconds)),
+                      file_->loaded.cluster.name, 100 * (job_.predicted_step_seconds / median - 1));
     }
     std::vector<double> sent;
     for (const at::Tensor& b : blocks) {
