@@ -125,7 +125,9 @@ class Input(unittest.TestCase):
             self.assertIn("No space left on device", err)
             self.assertIn("the last completed checkpoint is step 1", err)
             self.assertEqual([p.name for p in (place / "c").iterdir()], ["step-00000001"])
-            code, out, err = launch.meshwright("resume", place / "c", self.plan, "--steps", 2)
+            elsewhere = self.folder / "elsewhere"
+            code, out, err = launch.meshwright("resume", place / "c", self.plan, "--steps", 2,
+                                               "--checkpoint", elsewhere)
             self.assertEqual((code, err), (0, ""), out)
         finally:
             subprocess.run(["umount", place], check=True)
