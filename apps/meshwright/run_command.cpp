@@ -43,23 +43,19 @@ void check_outputs(const RunOptions& o) {
   if (!o.job.profile.empty()) check_writable(o.job.profile, o.force);
 }
 
-double predicted_step(const PlanFile& file) {
-  return judge(file.loaded.problem(), file.plan).step().value;
-}
-
 // As `meshwright run` knows it, where the plan can be read: if not, the rank says so and tells the
 // others.
 double predicted_step_or_none(const std::string& plan) {
   try {
-    return predicted_step(read_plan_file(plan));
+    const PlanFile file = read_plan_file(plan);
+    return judge(file.loaded.problem(), file.plan).step().value;
   } catch (const Error&) {
     return 0;
   }
 }
 
 /// What the model's parameters, gradients, activations and optimizer state take on one machine.
-void check_memory(const PlanFile& file) {
-  const Judged judged = judge(file.loaded.problem(), file.plan);
+void check_memory(const PlanFile& file, const Judged& judged) {
   double need = 0;
   for (std::size_t l = 0; l < judged.timeline.memory.size(); ++l) {
     const MemoryBreakdown& m = judged.timeline.memory[l];
@@ -143,8 +139,9 @@ int run_local(RunOptions o) {
   ::setenv("MESHWRIGHT_RESTARTS", "0", 1);
   for (int attempt = 1;; ++attempt) {
     const PlanFile file = read_plan_file(o.job.plan);
-    o.job.predicted_step_seconds = predicted_step(file);
-    check_memory(file);
+    const Judged judged = judge(file.loaded.problem(), file.plan);
+    o.job.predicted_step_seconds = judged.step().value;
+    check_memory(file, judged);
     const JobFile job(job_to_json(o.job).dump());
     SuperviseOptions s;
     s.ranks = rank_count(file.plan);

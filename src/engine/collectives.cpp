@@ -114,6 +114,25 @@ void all_gather(Comm& comm, std::span<const int> group, std::vector<at::Tensor>&
   ring_gather(ring, blocks);
 }
 
+std::vector<std::vector<double>> numbers_of_all(Comm& comm, std::span<const double> mine) {
+  constexpr int kControlTag = 1;
+  std::vector<int> all;
+  std::vector<at::Tensor> blocks;
+  for (int r = 0; r < comm.size(); ++r) {
+    all.push_back(r);
+    blocks.push_back(at::empty({static_cast<std::int64_t>(mine.size())}, at::kDouble));
+  }
+  at::Tensor& own = blocks[static_cast<std::size_t>(comm.rank())];
+  std::copy(mine.begin(), mine.end(), own.data_ptr<double>());
+  all_gather(comm, all, blocks, kControlTag);
+  std::vector<std::vector<double>> numbers;
+  for (const at::Tensor& b : blocks) {
+    const double* first = b.data_ptr<double>();
+    numbers.emplace_back(first, first + b.numel());
+  }
+  return numbers;
+}
+
 void exchange(Comm& comm, std::span<const int> group, std::vector<at::Tensor>& give,
               std::vector<at::Tensor>& take, int tag) {
   const Ring ring(comm, group, tag);

@@ -29,4 +29,8 @@ void all_gather(Comm& comm, std::span<const int> group, std::vector<at::Tensor>&
 void exchange(Comm& comm, std::span<const int> group, std::vector<at::Tensor>& give,
               std::vector<at::Tensor>& take, int tag);
 
+/// Every rank's few numbers, by rank; all ranks call it together, with equally many. Control
+/// traffic: no part of a program. Also a barrier.
+std::vector<std::vector<double>> numbers_of_all(Comm& comm, std::span<const double> mine);
+
 }  // namespace meshwright

@@ -142,18 +142,10 @@ std::uint64_t Executor::Impl::draw_key_of(const Op& op) const {
 
 std::vector<double> Executor::Impl::sum_over_ranks(std::vector<double> mine) {
   const std::int64_t before = comm.bytes_sent();
-  std::vector<int> all;
-  std::vector<at::Tensor> blocks;
-  for (int r = 0; r < comm.size(); ++r) {
-    all.push_back(r);
-    blocks.push_back(at::empty({static_cast<std::int64_t>(mine.size())}, at::kDouble));
-  }
-  at::Tensor& own = blocks[static_cast<std::size_t>(comm.rank())];
-  std::copy(mine.begin(), mine.end(), own.data_ptr<double>());
-  all_gather(comm, all, blocks, 1);
+  const auto numbers = numbers_of_all(comm, mine);
   std::fill(mine.begin(), mine.end(), 0);
-  for (const at::Tensor& b : blocks) {
-    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] += b.data_ptr<double>()[i];
+  for (const std::vector<double>& theirs : numbers) {
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] += theirs[i];
   }
   control_bytes += comm.bytes_sent() - before;
   return mine;

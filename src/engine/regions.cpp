@@ -124,6 +124,9 @@ at::Tensor loss_weights(const Feeds& feeds, ValueId id, const TensorType& type,
   return shard_of(t, buffer).to(numerics.device, numerics.type_of(type.dtype));
 }
 
+namespace {
+
+// Without the copies that a message of several operands takes.
 at::Tensor run_collective(Comm& comm, const LocalCollective& c, const at::Tensor& operand,
                           const std::vector<std::int64_t>& shape, int tag) {
   const LocalExchange& e = c.exchange;
@@ -161,8 +164,6 @@ at::Tensor run_collective(Comm& comm, const LocalCollective& c, const at::Tensor
   }
   return {};
 }
-
-namespace {
 
 // Operands that can go together: the same way, group and element type.
 bool travel_alike(const CollectiveOperand& a, const CollectiveOperand& b) {

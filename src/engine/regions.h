@@ -37,9 +37,4 @@ struct CollectiveOperand {
 std::vector<at::Tensor> run_collectives(Comm& comm, const std::vector<CollectiveOperand>& operands,
                                         int tag);
 
-/// Runs this device's part of a collective on one operand; `shape` and the operand's element type
-/// are the result's.
-at::Tensor run_collective(Comm& comm, const LocalCollective& collective, const at::Tensor& in,
-                          const std::vector<std::int64_t>& shape, int tag);
-
 }  // namespace meshwright

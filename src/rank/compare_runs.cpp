@@ -14,21 +14,6 @@ namespace {
 
 constexpr int kTag = 7;
 
-// Every rank's numbers, by rank.
-std::vector<at::Tensor> everyone(Comm& comm, double a, double b) {
-  std::vector<int> all;
-  std::vector<at::Tensor> blocks;
-  for (int r = 0; r < comm.size(); ++r) {
-    all.push_back(r);
-    blocks.push_back(at::zeros({2}, at::kDouble));
-  }
-  at::Tensor& own = blocks[static_cast<std::size_t>(comm.rank())];
-  own[0] = a;
-  own[1] = b;
-  all_gather(comm, all, blocks, kTag);
-  return blocks;
-}
-
 }  // namespace
 
 Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const Graph& graph,
@@ -85,15 +70,15 @@ Comparison compare_runs(Comm& comm, Executor& executor, const Plan& plan, const 
     }
   }
   double most = -1;
-  const double loss = c.loss;
-  for (const at::Tensor& t : everyone(comm, c.parameters, worst)) {
-    const double d = t[0].item<double>();
-    if (!is_worse(d, most)) continue;
-    most = d;
-    worst = static_cast<std::int32_t>(t[1].item<double>());
+  const std::vector<double> mine = {c.parameters, static_cast<double>(worst), c.loss};
+  const auto numbers = numbers_of_all(comm, mine);
+  for (const std::vector<double>& theirs : numbers) {
+    if (!is_worse(theirs[0], most)) continue;
+    most = theirs[0];
+    worst = static_cast<std::int32_t>(theirs[1]);
   }
   c.parameters = most;
-  c.loss = everyone(comm, loss, 0)[0][0].item<double>();
+  c.loss = numbers[0][2];
   if (worst >= 0) c.worst = graph.value(ValueId(worst)).name;
   return c;
 }

@@ -34,7 +34,6 @@ namespace meshwright {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kControlTag = 6;
 constexpr int kMeasureTag = 7;
 // Sizes this close count as measured.
 constexpr double kSameSize = 0.02;
@@ -160,24 +159,14 @@ class RankProfile {
     bool over = job_.budget_seconds > 0 &&
                 std::chrono::duration<double>(Clock::now() - start_).count() > job_.budget_seconds;
     if (comm_) {
-      std::vector<int> all;
-      std::vector<at::Tensor> blocks;
-      for (int r = 0; r < comm_->size(); ++r) {
-        all.push_back(r);
-        blocks.push_back(at::zeros({4}, at::kDouble));
-      }
-      double* own = blocks[static_cast<std::size_t>(comm_->rank())].data_ptr<double>();
-      own[0] = mine.seconds;
-      own[1] = mine.spread;
-      own[2] = mine.repeats;
-      own[3] = over ? 1 : 0;
-      all_gather(*comm_, all, blocks, kControlTag);
+      const std::vector<double> own = {mine.seconds, mine.spread, static_cast<double>(mine.repeats),
+                                       over ? 1.0 : 0.0};
+      const auto numbers = numbers_of_all(*comm_, own);
       std::vector<Timing> timings;
-      for (const at::Tensor& b : blocks) {
-        const double* v = b.data_ptr<double>();
+      for (const std::vector<double>& v : numbers) {
         if (v[2] > 0) timings.push_back({v[0], v[1], static_cast<int>(v[2])});
       }
-      over = blocks[0].data_ptr<double>()[3] > 0;
+      over = numbers[0][3] > 0;
       std::sort(timings.begin(), timings.end(),
                 [](const Timing& a, const Timing& b) { return a.seconds < b.seconds; });
       // A collective is over when its last member is.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -283,15 +284,7 @@ class RankRun {
     return facts.seed;
   }
 
-  void barrier() {
-    std::vector<int> all;
-    std::vector<at::Tensor> blocks;
-    for (int r = 0; r < comm_->size(); ++r) {
-      all.push_back(r);
-      blocks.push_back(at::zeros({1}, at::kByte));
-    }
-    all_gather(*comm_, all, blocks, 6);
-  }
+  void barrier() { numbers_of_all(*comm_, std::array{0.0}); }
 
   // That nothing can be written shall not come to light after hours.
   void try_checkpoints(CheckpointInfo info, std::int64_t step) {
@@ -373,14 +366,8 @@ class RankRun {
 
   std::string summary(Executor& executor, std::int64_t steps) {
     // All ranks go through it: bytes are of all.
-    std::vector<int> all;
-    std::vector<at::Tensor> blocks;
-    for (int r = 0; r < comm_->size(); ++r) {
-      all.push_back(r);
-      blocks.push_back(at::zeros({1}, at::kLong));
-    }
-    blocks[static_cast<std::size_t>(rendezvous_.rank)].fill_(executor.bytes_sent());
-    all_gather(*comm_, all, blocks, 6);
+    const std::vector<double> own = {static_cast<double>(executor.bytes_sent())};
+    const auto bytes = numbers_of_all(*comm_, own);
     if (steps == 0) return "no step was run\n";
     // The first step pays for what is set up once.
     std::vector<double> times(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
@@ -396,8 +383,8 @@ class RankRun {
                       file_->loaded.cluster.name, 100 * (job_.predicted_step_seconds / median - 1));
     }
     std::vector<double> sent;
-    for (const at::Tensor& b : blocks) {
-      sent.push_back(static_cast<double>(b.item<std::int64_t>()) / static_cast<double>(steps));
+    for (const std::vector<double>& b : bytes) {
+      sent.push_back(b[0] / static_cast<double>(steps));
     }
     const auto [least, most] = std::minmax_element(sent.begin(), sent.end());
     text += fmt::format("\nsent per step and rank: {}", format_bytes(Bytes(*least)));
